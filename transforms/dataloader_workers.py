@@ -11,7 +11,7 @@ one for each GPU (`mp.spawn`, Horovod), they share the cores. They are counted w
 shorter, but counts all of the machine: a job that Slurm or `docker run --cpuset-cpus` gives 2 of 64 cores would start 8 or 16 workers,
 which take turns with the training process, need memory each, and make PyTorch warn. Only Linux says which cores a process may use.
 Where a loader is gone over again in every epoch, `persistent_workers`
-saves starting them anew each time, unless the script changes between passes what workers have copies of: the dataset (`random.shuffle(dataset.pairs)`,
+saves starting them anew each time, unless many loaders are there at once (`[DataLoader(d) for d in domains]`), or the script changes between passes what workers have copies of: the dataset (`random.shuffle(dataset.pairs)`,
 `dataset.transform = ..`, a method that stores something), what it was given, and the attributes of classes and the settings that its items read. `prefetch_factor` is left alone, since its default of 2 batches per worker is seldom too few:
 `--prefetch N` writes it, also for loaders that have workers already, and `torchopt tune` tries 4 and 8 where the step still waits.
 
@@ -36,8 +36,9 @@ datasets or collate functions that store something (a cache, a counter), use a f
 opened before, or put tensors on the GPU; an `IterableDataset`, since each worker cuts its own share into batches (with
 `--tier semantic` only one that does not ask `get_worker_info()` for its share); a
 sampler that the loop reads or changes; a loader that each of the processes makes which the script starts in a loop (`Process(target=train)`; how many share
-the cores is not known, `--workers N` says how many workers each gets); a loader made, or started by `next(iter(loader))`, in every step; a dataset,
-or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
+the cores is not known, `--workers N` says how many workers each gets); a loader made, or started by `next(iter(loader))`, in every step; one made
+in each turn of an inner loop that goes on with the same training, or one of many that take turns, as those of the clients in federated learning, whose
+passes may be too short for a start of workers (`--workers N`); a dataset, or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
 each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none; `labels.append(y)`
 becomes `labels.append(y.clone())` where `y` can only be a tensor); batches that are no copies of what the dataset holds and are
 written to in place (`batch_size=None` and `x.mul_(2)`); everything that cannot be traced. Where workers are not forked (macOS, Windows,

@@ -1477,10 +1477,9 @@ def test_loader_that_nobody_goes_over(check_noop: Check) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 5])
-def test_loader_made_for_each_client_of_each_round(
-    rewrite: Callable[..., RewriteResult], passes: int
-) -> None:
+def test_loader_made_for_each_client_of_each_round(check_noop: Check, passes: int) -> None:
     train = f"""\
+        model = torch.nn.Linear(10, 2)
         for turn in range(9):
             for client in range(99):
                 loader = DataLoader(dataset, 4)
@@ -1490,9 +1489,94 @@ def test_loader_made_for_each_client_of_each_round(
     """
     if passes == 1:
         train = train.replace("for epoch in range(1):", "if client:")
+    reason = "made anew for one pass, in the" if passes == 1 else "made anew in each turn of the"
+    check_noop(script("", train=train), f"{reason} inner loop (line 23)")
+
+
+def test_loader_made_for_each_fold_of_each_setting(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    train = """\
+        for rate in (0.1, 0.01):
+            for fold in range(5):
+                loader = DataLoader(dataset, 4)
+                model = torch.nn.Linear(10, 2)
+                for epoch in range(5):
+                    for batch in loader:
+                        model(batch)
+    """
     (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
-    assert bool(file.changes) is (passes > 1)
-    assert passes > 1 or "made anew for one pass, in the inner loop" in file.skips[0].message
+    assert "persistent_workers=True" in file.text
+
+
+_CLIENTS = """\
+    class Client:
+        def __init__(self, share):
+            self.loader = DataLoader(share, 4)
+        def train(self, model):
+            for epoch in range(5):
+                for batch in self.loader:
+                    model(batch)
+    model = torch.nn.Linear(10, 2)
+    clients = [Client(dataset) for _ in range(100)]
+    for turn in range(9):
+        for client in clients:
+            client.train(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("in clients:", "in clients:"),
+        ("in clients:", "in __import__('random').sample(clients, 10):"),
+        ("in clients:", "in list(clients):"),
+        (
+            "clients = [Client(dataset) for _ in range(100)]\n",
+            "clients = []\nfor _ in range(100):\n    clients.append(Client(dataset))\n",
+        ),
+    ],
+)
+def test_loaders_of_many_clients(check_noop: Check, written: str, instead: str) -> None:
+    train = "import random\n" + dedent(_CLIENTS).replace(written, instead)
+    train = train.replace("__import__('random')", "random")
+    check_noop(script("", train=train), "would start workers of its own in each of its turns")
+
+
+@pytest.mark.parametrize("said", ["", ", num_workers=4"])
+def test_workers_of_many_loaders_do_not_live_side_by_side(
+    rewrite: Callable[..., RewriteResult], said: str
+) -> None:
+    train = f"""\
+        model = torch.nn.Linear(10, 2)
+        loaders = [DataLoader(dataset, 4{said}) for domain in open("domains")]
+        for epoch in range(5):
+            for batch in loaders[0]:
+                model(batch)
+    """
+    (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
+    assert "num_workers=" in file.text
+    assert "persistent_workers" not in file.text
+    assert not said or "would live side by side" in file.skips[0].message
+
+
+@pytest.mark.parametrize(
+    "splits", ['("train", "val")', '{"train": 1, "val": 2}', '{"train": 1}.items()', "SPLITS"]
+)
+def test_workers_of_the_loaders_of_splits_live_on(
+    rewrite: Callable[..., RewriteResult], splits: str
+) -> None:
+    train = f"""\
+        SPLITS = ["train", "val"]
+        model = torch.nn.Linear(10, 2)
+        loaders = {{split: DataLoader(dataset, 4) for split in {splits}}}
+        for epoch in range(5):
+            for split in ("train", "val"):
+                for batch in loaders[split]:
+                    model(batch)
+    """
+    (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
+    assert "persistent_workers=True" in file.text
 
 
 def test_loader_made_in_every_step(check_noop: Check) -> None:

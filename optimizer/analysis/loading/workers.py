@@ -10,13 +10,12 @@ from ...options import Options
 from ..calls.reach import Reached
 from ..devices.placement import default_device_call
 from ..distributed.training_processes import start_of_several
-from ..facts import DataLoader, Fact, LoopKind
+from ..facts import DataLoader, Fact
 from ..frameworks.lightning_passes import TrainerRun
 from ..program.run_order import runs_before
 from ..program.trees import walk
 from ..script import TrainingScript
 from ..values.composition import composed_of
-from ..values.resolver import Resolver
 from ..values.values import External, Made
 from ..wording import listed
 from .dataset_changes import DatasetChange, changes_of_dataset
@@ -25,15 +24,14 @@ from .datasets import Dataset, DatasetKind, find_datasets, function_code
 from .held_objects import Holding, holding_of
 from .item_cost import only_indexes, only_looks_up, only_reads
 from .iterations import (
-    Around,
     Iteration,
     batches_of_pass,
-    loops_around,
     may_end_early,
     runs_when_imported,
 )
 from .kept_copies import kept_for_good
-from .passes import ends_early, in_batch_loop, is_remade, is_under_way, overlapping, repeats
+from .made_again import made_for_each, making_reasons
+from .passes import ends_early, in_batch_loop, is_under_way, overlapping, repeats
 from .samplers import sampler_obstacle
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
 from .worker_state import Hazard, Obstacle, code_obstacles, dataset_obstacles
@@ -77,7 +75,7 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
     reasons = (
         _dataset_reasons(script, loader, work),
         _code_reasons(script, loader, work),
-        _use_reasons(script, loader, work),
+        _use_reasons(script, loader, work, options),
         _memory_reasons(script, loader, work, options),
         _cost_reasons(script, work, options),
         _process_reasons(script, loader, options),
@@ -169,7 +167,9 @@ def _foreign_collate(script: TrainingScript, loader: DataLoader) -> str | None:
     return None
 
 
-def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -> Iterator[str]:
+def _use_reasons(
+    script: TrainingScript, loader: DataLoader, work: WorkerCode, options: Options
+) -> Iterator[str]:
     passes = [i for i in script.iterations if loader in i.loaders]
     if not passes:
         yield "no loop over it was found"
@@ -201,7 +201,7 @@ def _use_reasons(script: TrainingScript, loader: DataLoader, work: WorkerCode) -
                 f"the loop ({iteration.place}) takes some batches in the midst of another pass, and would start the "
                 f"workers anew each time: {why}"
             )
-    yield from _making_reasons(script, loader, passes)
+    yield from making_reasons(script, loader, passes, options)
     changes = list(dataset_changes(script, loader, work))
     for change in changes:
         if is_under_way(script, loader, passes, change):
@@ -232,27 +232,6 @@ def _memory_reasons(
             f"`{kept.excerpt}` ({kept.place}) keeps the batches of a pass as they come, and each that comes from a "
             "worker holds a file open until it is let go, of which a process may have 1024 on most systems"
         )
-
-
-def _making_reasons(
-    script: TrainingScript, loader: DataLoader, passes: list[Iteration]
-) -> Iterator[str]:
-    """Why workers would not live as long as pays: the loader is made over and over."""
-    resolver = script.resolver
-    kinds = {loop.node: loop for loop in script.loops}
-    for around in loops_around(resolver, loader.node, loader.module):
-        loop = kinds[around.node]
-        if loop.loaders or loop.kind is LoopKind.TRAINING:
-            where = f"({loop.place})"
-            yield f"it is made anew in every pass of the loop {where}, and so would be its workers"
-        elif _is_inner(resolver, around) and any(is_remade(script, loader, i) for i in passes):
-            where = f"({loop.place})"
-            yield f"it is made anew for one pass, in the inner loop {where}, and so would be its workers"
-
-
-def _is_inner(resolver: Resolver, loop: Around) -> bool:
-    """Whether ``loop`` runs in another one, as over the clients of each round."""
-    return any(True for _ in loops_around(resolver, loop.node, loop.module))
 
 
 def dataset_changes(
@@ -289,6 +268,9 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     overlap = overlapping(script, loader)
     if overlap is not None:
         return overlap
+    many = made_for_each(script, loader, [i for i in script.iterations if loader in i.loaders])
+    if many is not None:
+        return f"those of every loader that `{many.excerpt}` ({many.place}) makes would live side by side"
     for dataset in work.datasets:
         if dataset.kind in {DatasetKind.UNKNOWN, DatasetKind.FOREIGN}:
             return f"what {dataset.name} keeps between passes is not known"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from .containers import uses_by_name
+from .containers import added_to_list
 from .resolver import Resolver
 from .values import Display, Made, Value
-
-_ADDING = frozenset({"append", "extend", "insert"})
 
 
 def composed_of(resolver: Resolver, values: Iterable[Value]) -> Iterator[Value]:
     """``values`` and, inside out, everything they were given: ``Compose([Resize(32), flip])`` gives all three.
 
-    What is put into a list by the name it was made under counts, too: ``steps = []``, then ``steps.append(flip)``.
+    What is put into a list by the name or attribute it was made under counts, too: ``steps = []``, then ``steps.append(flip)``.
     """
     seen: set[Value] = set()
     pending = list(values)
@@ -30,8 +28,10 @@ def composed_of(resolver: Resolver, values: Iterable[Value]) -> Iterator[Value]:
                 given = argument.value if isinstance(argument, ast.Starred) else argument
                 pending += resolver.values(given, value.module)
         elif isinstance(value, Display):
-            for part in (*_written_parts(value.node), *_added_parts(value)):
+            for part in _written_parts(value.node):
                 pending += resolver.values(part, value.module)
+            for _, part, module in added_to_list(resolver, value):
+                pending += resolver.values(part, module)
 
 
 def call_arguments(call: ast.Call) -> list[ast.expr]:
@@ -51,19 +51,3 @@ def _written_parts(node: ast.expr) -> list[ast.expr]:
             return [left, right]
         case _:
             return []
-
-
-def _added_parts(made: Display) -> list[ast.expr]:
-    """What is added to the list ``made`` by the variable it is assigned to."""
-    module = made.module
-    found: list[ast.expr] = []
-    for name in uses_by_name(made) if isinstance(made.node, ast.List) else ():
-        user = module.parents[name]
-        match module.parents[user], user:
-            case ast.Call(func=func, args=[*_, added]), ast.Attribute(attr=method) if (
-                func is user and method in _ADDING
-            ):
-                found.append(added)
-            case _:
-                pass
-    return found

@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 
 _Part = int | str
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+_SAME_ELEMENTS = frozenset(
+    {
+        "builtins.list",
+        "builtins.tuple",
+        "builtins.sorted",
+        "random.sample",
+        "random.choices",
+        "numpy.random.choice",
+        "numpy.random.permutation",
+        "tqdm.tqdm",
+        "tqdm.auto.tqdm",
+        "tqdm.notebook.tqdm",
+    }
+)
+"""What gives elements of its first argument, in an order of its own."""
 
 
 def select(
@@ -52,8 +67,8 @@ def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | N
         if element is not None:
             return resolver.values(element, value.module)
         starred = any(isinstance(each, ast.Starred) for each in node.elts)
-        if part in {"each", SLICE} and not starred and node.elts:
-            return union(resolver.values(e, value.module) for e in node.elts)
+        if part in {"each", SLICE} and not starred:
+            return _members(resolver, value) or None
     if isinstance(node, ast.Dict):
         return _dict_part(resolver, node, value, part)
     if isinstance(node, ast.DictComp):
@@ -132,6 +147,32 @@ def _put_in(resolver: Resolver, made: Display, part: _Part) -> list[tuple[ast.ex
     return [] if any(map(_imports_by_name, resolver.project.modules)) else found
 
 
+def _members(resolver: Resolver, made: Display) -> frozenset[Value]:
+    """The elements of the list, tuple or set ``made``: those it is written with, and those that are put into a list later."""
+    elements = made.node.elts if isinstance(made.node, ast.List | ast.Tuple | ast.Set) else []
+    found = union(resolver.values(element, made.module) for element in elements)
+    for method, added, module in added_to_list(resolver, made):
+        whole = method == "extend"
+        found |= {Element(made, ("each",))} if whole else resolver.values(added, module)
+    return found
+
+
+def added_to_list(resolver: Resolver, made: Display) -> Iterator[tuple[str, ast.expr, Module]]:
+    """What is added to the list ``made`` by the variable or attribute it is assigned to, and by which method; ``+=`` is "extend"."""
+    for use, module in _uses(resolver, made) if isinstance(made.node, ast.List) else ():
+        user = module.parents[use]
+        match user, module.parents[user]:
+            case ast.AugAssign(target=target, value=added), _ if target is use:
+                yield "extend", added, module
+            case (
+                ast.Attribute(attr="append" | "extend" | "insert" as method),
+                ast.Call(func=func, args=[*_, added]),
+            ) if func is user:
+                yield method, added, module
+            case _:
+                pass
+
+
 def _imports_by_name(module: Module) -> bool:
     return any(module.calls_named(name) for name in ("import_module", "__import__"))
 
@@ -146,12 +187,19 @@ def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> froze
 
 
 def parts_of_elements(
-    resolver: Resolver, iterables: frozenset[Value], path: tuple[_Part, ...]
+    resolver: Resolver,
+    iterables: frozenset[Value],
+    path: tuple[_Part, ...],
+    within: frozenset[Value] = frozenset(),
 ) -> frozenset[Value]:
-    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``."""
+    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``.
+
+    Behind ``list``, ``random.sample`` and their like, too, where all elements are written out. ``within`` are the iterables that this one
+    is part of: in a loop, ``bar = tqdm(bar)`` leads back to itself.
+    """
     found: set[Value] = set()
-    for value in iterables:
-        source, rest = value, path
+    for value in iterables - within:
+        source, rest, only_told = value, path, False
         match value:
             case Made(call, _, External("builtins.zip")) if path and isinstance(path[0], int):
                 source, rest = element_at(call.args, path[0]) or value, path[1:]
@@ -159,12 +207,18 @@ def parts_of_elements(
                 source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:
                 source = call.args[0]
+            case Made(call, _, External(name)) if name in _SAME_ELEMENTS and call.args:
+                source, only_told = call.args[0], True
             case _:
                 pass
+        parts: frozenset[Value] = frozenset()
         if isinstance(source, ast.expr) and isinstance(value, Made):
-            found |= parts_of_elements(resolver, resolver.values(source, value.module), rest)
-        else:
-            found |= select(resolver, _elements(resolver, frozenset([value])), path)
+            inside = resolver.values(source, value.module)
+            parts = parts_of_elements(resolver, inside, rest, within | {value})
+        told = bool(parts) and not any(isinstance(part, Element | Unknown) for part in parts)
+        if source is value or (only_told and not told):
+            parts = select(resolver, _elements(resolver, frozenset([value])), path)
+        found |= parts
     return frozenset(found)
 
 
@@ -172,8 +226,7 @@ def _elements(resolver: Resolver, iterables: frozenset[Value]) -> frozenset[Valu
     found: set[Value] = set()
     for value in iterables:
         if isinstance(value, Display) and isinstance(value.node, ast.List | ast.Tuple | ast.Set):
-            for element in value.node.elts:
-                found |= resolver.values(element, value.module)
+            found |= _members(resolver, value)
         elif isinstance(value, Display) and isinstance(value.node, _COMPREHENSIONS):
             found |= resolver.values(value.node.elt, value.module)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import indent
+from textwrap import dedent, indent
 
 import pytest
 
@@ -302,6 +302,46 @@ def test_elements_behind_zip_enumerate_and_reversed(ask: Ask) -> None:
     assert ask("for i, (a, b) in enumerate([(2, 3)], start=1):\n    ASK(b)") == {3}
     assert ask("for i, a in enumerate(zip([1], [2])):\n    ASK(i)") == {"Element"}
     assert ask("for pair in enumerate([2]):\n    ASK(pair)") == {"Element"}
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "list(made)",
+        "sorted(made, key=len)",
+        "random.sample(made, k=2)",
+        "np.random.choice(made, 2)",
+        "tqdm(made)",
+        "tqdm(list(made), desc='all')",
+    ],
+)
+def test_elements_behind_what_only_orders_them(ask: Ask, wrapped: str) -> None:
+    imports = "import random\nimport numpy as np\nfrom tqdm import tqdm\n"
+    assert ask(f"{imports}made = [1, 2]\nfor each in {wrapped}:\n    ASK(each)") == {1, 2}
+    assert ask(f"{imports}made = open('x')\nfor each in {wrapped}:\n    ASK(each)") == {"Element"}
+
+
+def test_elements_that_are_appended(ask: Ask) -> None:
+    filled = "made = [1]\nfor i in range(3):\n    made.append(2)\nmade.insert(0, 3)\n"
+    assert ask(f"{filled}for each in made:\n    ASK(each)") == {1, 2, 3}
+    assert ask(f"{filled}for i, each in enumerate(made):\n    ASK(each)") == {1, 2, 3}
+    assert ask(f"{filled}ASK(made[i])") == {1, 2, 3}
+    on_self = """\
+        class Server:
+            def __init__(self):
+                self.clients = []
+                self.clients.append(7)
+            def run(self):
+                for client in self.clients:
+                    ASK(client)
+    """
+    assert ask(dedent(on_self)) == {7}
+
+
+def test_elements_of_lists_that_others_are_added_to(ask: Ask) -> None:
+    filled = "made = []\nmade.append(1)\nmade.extend(more())\n"
+    assert ask(f"{filled}for each in made:\n    ASK(each)") == {1, "Element"}
+    assert "Element" in ask(f"{filled}made += more()\nfor each in made:\n    ASK(each)")
 
 
 def test_what_may_be_more_than_can_be_told_is_unknown(ask: Ask) -> None:
