@@ -161,6 +161,8 @@ def _rewrite(paths: Sequence[Path], flags: Settings, script_arguments: tuple[str
     written = False
     if not (settings.dry_run or settings.check or (verdict and not rewritten.changed)):
         written = _write(rewritten, verified, rewriter, settings)
+    else:
+        refuse_loss(rewritten)  # what is shown can be written
     _report(rewritten, errors, settings, written, verified)
     if errors:
         return ExitCode.USAGE

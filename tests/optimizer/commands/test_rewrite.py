@@ -12,6 +12,7 @@ import pytest
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 from torchopt_cli.optimizer.cli import main
 from torchopt_cli.optimizer.options import Options
+from torchopt_cli.optimizer.rewriting.losslessness import LossError
 from torchopt_cli.transforms.base import Advice
 
 Project = Callable[..., Path]
@@ -54,6 +55,26 @@ def test_dry_run_shows_the_diff_and_writes_nothing(
     assert "slow-to-fast" in out, "every hunk names its transform"
     assert "would be rewritten" in err
     assert "would be rewritten" not in out
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--check"], ["--split-patches", "patches"]])
+def test_a_rewrite_that_would_lose_something_is_not_shown_either(
+    project: Project,
+    header: str,
+    capsys: Capture,
+    flags: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lose(original: str, rewritten: str) -> None:
+        raise LossError(7, "a comment is gone")
+
+    monkeypatch.setattr("torchopt_cli.optimizer.rewriting.losslessness.check_lossless", lose)
+    folder = project({"train.py": "slow()\n"})
+    assert main(["rewrite", *flags, "train.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (folder / "train.py").read_text() == header + "slow()\n"
+    assert "fast()" not in out
+    assert err == "train.py:7: internal error: a comment is gone; nothing was written\n"
 
 
 def test_check(project: Project, header: str, capsys: Capture) -> None:
