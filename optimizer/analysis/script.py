@@ -167,7 +167,7 @@ class TrainingScript:
     @cached_property
     def graph_leaks(self) -> tuple[GraphLeak, ...]:
         """Where sums and lists hold on to the graph of every step."""
-        return find_graph_leaks(self.resolver, self.loops)
+        return find_graph_leaks(self.resolver, self.loops, self.loaders)
 
     @cached_property
     def causal_hints(self) -> tuple[CausalHint, ...]:

@@ -1014,6 +1014,8 @@ def test_graphs_of_the_parts_of_a_loss_are_not_kept(
         ("both = first + second\nboth = first", "both.backward()"),
         ("both = first + second\nsecond = second + 1", "both.backward()"),
         ("both = first + second", "if i:\n    both.backward()"),
+        ("second = len(x)\nboth = first / second", "both.backward()"),
+        ("second = weight(i)\nboth = first * second", "both.backward()"),
     ],
 )
 def test_graphs_of_parts_that_may_be_used(

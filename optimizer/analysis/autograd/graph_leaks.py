@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..calls.signatures import call_argument
-from ..facts import Fact, Loop, LoopKind
+from ..facts import DataLoader, Fact, Loop, LoopKind
+from ..loading.batches import BatchTrace
 from ..program.reaching import only_value, same_variable
 from ..program.syntax import LoopNode, Module
 from ..syncs.device_reads import backpropagated_by, backpropagated_from, step_loop
@@ -21,6 +22,7 @@ from ..syncs.loop_definitions import (
     leaf_name,
     leaves,
 )
+from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 
@@ -38,20 +40,27 @@ class GraphLeak(Fact):
     shown: ast.Call | None
 
 
-def find_graph_leaks(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[GraphLeak, ...]:
+def find_graph_leaks(
+    resolver: Resolver, loops: tuple[Loop, ...], loaders: tuple[DataLoader, ...]
+) -> tuple[GraphLeak, ...]:
     """All of them, in source order per module."""
+    kinds = TensorKinds(resolver, BatchTrace(resolver, loaders))
     by_node = {loop.node: loop for loop in loops}
     return tuple(
         leak
         for module in resolver.project.modules
         for node in module.nodes_of(ast.AugAssign, ast.Expr)
         for definition in definitions_in(node)
-        for leak in _leak(resolver, definition, module, by_node)
+        for leak in _leak(resolver, kinds, definition, module, by_node)
     )
 
 
 def _leak(
-    resolver: Resolver, definition: Definition, module: Module, loops: dict[LoopNode, Loop]
+    resolver: Resolver,
+    kinds: TensorKinds,
+    definition: Definition,
+    module: Module,
+    loops: dict[LoopNode, Loop],
 ) -> Iterator[GraphLeak]:
     statement = definition.statement
     loop = step_loop(module, statement, loops)
@@ -62,7 +71,7 @@ def _leak(
     losses = [
         leaf
         for leaf in leaves(definition.value)
-        if isinstance(leaf, ast.Name) and _is_spent(leaf, statement, module)
+        if isinstance(leaf, ast.Name) and _is_spent(kinds, leaf, statement, module)
     ]
     others = [leaf for leaf in leaves(definition.value) if leaf not in losses]
     if not losses or not all(is_number(resolver, leaf, module) for leaf in others):
@@ -77,10 +86,13 @@ def _leak(
     yield GraphLeak(module, statement, definition.name, tuple(losses), shown)
 
 
-def _is_spent(loss: ast.Name, statement: ast.stmt, module: Module) -> bool:
+def _is_spent(kinds: TensorKinds, loss: ast.Name, statement: ast.stmt, module: Module) -> bool:
     """Whether every pass that runs ``statement`` backpropagates ``loss`` and frees its graph."""
     around = [statement, *module.ancestors(statement)]
-    for call in (*backpropagated_by(loss, module), *_backpropagated_with(loss, module)):
+    calls = [*backpropagated_by(loss, module)]
+    if kinds.of(loss, module) in {TensorKind.FLOAT, TensorKind.TENSOR}:
+        calls += _backpropagated_with(loss, module)  # a part may also be a number: `loss / len(x)`
+    for call in calls:
         kept = [call_argument(call, "retain_graph"), call_argument(call, "create_graph")]
         block = module.block(module.statement(call))
         if not any(kept) and len(call.args) <= 1 and any(node in block for node in around):
