@@ -38,6 +38,15 @@ def argument_for(function: FunctionNode, name: str, call: ast.Call, bound: bool)
     return Passed(None, default_of(function, name))
 
 
+def gathered_for(function: FunctionNode, name: str, call: ast.Call, bound: bool) -> list[ast.expr]:
+    """What of the positional arguments of ``call`` goes into ``*name`` of ``function``; nothing when that is no such parameter."""
+    arguments = function.args
+    if arguments.vararg is None or arguments.vararg.arg != name:
+        return []
+    named = len(arguments.posonlyargs) + len(arguments.args) - (1 if bound else 0)
+    return call.args[max(named, 0) :]
+
+
 def parameter_of(
     function: FunctionNode, given: ast.expr, call: ast.Call, bound: bool
 ) -> str | None:

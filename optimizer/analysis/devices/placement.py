@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ..calls.signatures import argument_for, call_argument
+from ..calls.signatures import argument_for, call_argument, gathered_for
 from ..facts import DeviceKind
 from ..program.classes import kept_as
 from ..program.reaching import reaching_bindings
@@ -15,6 +15,7 @@ from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
+from ..values.values import External, Made
 from .devices import device_kind
 
 _ON_GPU = frozenset({DeviceKind.CUDA, DeviceKind.OTHER, DeviceKind.CHOSEN})
@@ -130,17 +131,25 @@ class _GpuTrace:
     def _call(self, node: ast.Call, module: Module) -> ast.expr | None:
         if puts_on_gpu(self._resolver, node, module):
             return node
-        if isinstance(node.func, ast.Attribute):
-            if node.func.attr in {"cpu", "numpy", "tolist", "item"}:
-                return None
-            if self._resolver.names(node.func, module):
-                return self._of_arguments(node, module)
-            return self.find(node.func.value, module)
+        method = node.func if isinstance(node.func, ast.Attribute) else None
+        if method is not None and method.attr in {"cpu", "numpy", "tolist", "item"}:
+            return None
         for value, owner in self._returned(node, module):
             found = self.find(value, owner)
             if found is not None:
                 return found
-        return self._of_arguments(node, module) if self._resolver.names(node.func, module) else None
+        if self._resolver.names(node.func, module) or self._is_layer(node.func, module):
+            return self._of_arguments(node, module)
+        return self.find(method.value, module) if method is not None else None
+
+    def _is_layer(self, func: ast.expr, module: Module) -> bool:
+        """Whether ``func`` is a network of PyTorch's, whose results are where its input is."""
+        return any(
+            isinstance(value, Made)
+            and isinstance(value.maker, External)
+            and value.maker.name.startswith("torch.nn.")
+            for value in self._resolver.values(func, module)
+        )
 
     def _returned(self, call: ast.Call, module: Module) -> Iterator[tuple[ast.expr, Module]]:
         for callee in self._resolver.callees(call, module):
@@ -187,11 +196,13 @@ class _GpuTrace:
         self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str
     ) -> ast.expr | None:
         for site in self._resolver.call_sites(function):
+            given = gathered_for(function, name, site.call, site.bound)
             passed = argument_for(function, name, site.call, site.bound)
             if passed is not None and passed.given is not None:
-                call = self.find(passed.given, site.module)
-                if call is not None:
-                    return call
+                given.append(passed.given)
+            call = self._any(given, site.module)
+            if call is not None:
+                return call
         return None
 
     def _attribute(self, node: ast.Attribute, module: Module) -> ast.expr | None:

@@ -92,6 +92,18 @@ def test_move_target(script: Script, call: str, kind: DeviceKind | None) -> None
             "def load():\n    if x:\n        return x.cuda()\n    return x, x\nmodel, tokenizer = load()\nASK(tokenizer)",
             "x.cuda()",
         ),
+        (
+            "class A:\n    def put(self, t):\n        return t.cuda()\n    def f(self):\n        ASK(self.put(x))",
+            "t.cuda()",
+        ),
+        (
+            "class A:\n    def __init__(self):\n        self.net = torch.nn.Linear(3, 3)\n    def f(self):\n        ASK(self.net(x.cuda()).detach())",
+            "x.cuda()",
+        ),
+        ("net = torch.nn.Linear(3, 3)\nASK(net(x))", None),
+        ("def f(a, *rest):\n    ASK(rest)\nf(x, 3, x.cuda())", "x.cuda()"),
+        ("def f(*rest):\n    ASK([*rest])\nf(*[x.cuda()])", "x.cuda()"),
+        ("def f(a, *rest):\n    ASK(rest)\nf(x.cuda(), x)", None),
         ("for t in x:\n    ASK(t)", None),
         ("ASK(3)", None),
         ("ASK(nowhere)", None),
