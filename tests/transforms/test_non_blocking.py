@@ -74,6 +74,10 @@ LOOPS = {
     "dict in place": (
         "for batch in loader:\n    for key in batch.keys():\n        batch[key] = batch[key].to(device{0})\n"
     ),
+    "dict in place, in two loops": "".join(
+        "for batch in loader:\n    for key, value in batch.items():\n        batch[key] = value.to(device{0})\n"
+        for name in ("train", "test")
+    ),
     "list": "for batch in loader:\n    x, y = [t.to(device{0}) for t in batch]\n",
     "generator": "for batch in loader:\n    x, y = (t.to(device{0}) for t in batch)\n",
     "map": "for batch in loader:\n    x, y = map(lambda t: t.to(device{0}), batch)\n",

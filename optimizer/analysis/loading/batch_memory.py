@@ -9,6 +9,7 @@ from ..devices.placement import default_device_call, on_gpu
 from ..facts import DataLoader, Fact
 from ..precision.precision import LIGHTNING
 from ..program.classes import class_attribute
+from ..program.syntax import Module
 from ..program.trees import walk
 from ..script import TrainingScript
 from ..values.resolver import Resolver
@@ -163,6 +164,8 @@ def _replaces_item(script: TrainingScript, write: BatchWrite, copy: BatchCopy) -
         return False
     if isinstance(item.slice, ast.Constant) and isinstance(item.slice.value, str):
         return True
+    if _is_key_of(item, write.module):
+        return True
     statement = write.module.statement(item)
     if not isinstance(statement, ast.Assign):
         return False
@@ -172,6 +175,21 @@ def _replaces_item(script: TrainingScript, write: BatchWrite, copy: BatchCopy) -
         for other in script.batch_copies
     )
     return takes_its_own or statement.value is copy.node
+
+
+def _is_key_of(item: ast.Subscript, module: Module) -> bool:
+    """Whether a loop over a dictionary sets its own items: ``for key, value in batch.items(): batch[key] = ..``."""
+    for loop in module.ancestors(item):
+        match loop:
+            case ast.For(
+                target=ast.Name(key) | ast.Tuple([ast.Name(key), _]),
+                iter=ast.Call(ast.Attribute(items, "items" | "keys")),
+            ):
+                if ast.unparse(item.slice) == key and ast.unparse(items) == ast.unparse(item.value):
+                    return True
+            case _:
+                pass
+    return False
 
 
 def _may_follow(write: BatchWrite, copy: BatchCopy) -> bool:
