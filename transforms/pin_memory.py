@@ -23,7 +23,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..optimizer.analysis.devices.cuda_condition import cuda_condition, is_conditional_on_cuda
+from ..optimizer.analysis.devices.cuda_condition import (
+    cuda_condition,
+    is_conditional_on_cuda,
+    is_without_cuda,
+)
 from ..optimizer.analysis.devices.network_device import condition_imports
 from ..optimizer.analysis.facts import DataLoader
 from ..optimizer.analysis.loading.batch_memory import pinning_refused, pins_memory, says_no_pinning
@@ -156,4 +160,7 @@ def _refusal(script: TrainingScript, loader: DataLoader) -> str | None:
     if added is not None:
         where = added.module.place(added.value)
         return f"`pin_memory` is put into a keyword dict at {where}; change it there"
+    flag = is_without_cuda(script, loader.module, loader.node)
+    if flag is not None:
+        return f"this loader is made where the script uses no GPU (`{loader.module.code(flag)}`)"
     return pinning_refused(script, loader)

@@ -35,6 +35,28 @@ def script(loader: str, train: str = TRAIN, dataset: str = MNIST) -> str:
 # What is emitted
 
 
+TWO_LOADERS = """\
+use_cuda = torch.cuda.is_available()
+if {}:
+    loader = DataLoader(dataset, 4, pin_memory=True)
+else:
+    loader = DataLoader(dataset, 4, pin_memory=False)
+"""
+
+
+def test_loader_of_runs_without_a_gpu(check_noop: Check) -> None:
+    said = "this loader is made where the script uses no GPU (`use_cuda`)"
+    check_noop(script(TWO_LOADERS.format("use_cuda")), said)
+    turned = TWO_LOADERS.replace("True", "no").replace("False", "True").replace("no)", "False)")
+    check_noop(script(turned.format("not use_cuda")), said)
+
+
+def test_loader_of_runs_on_one_gpu(check_transformed: Check) -> None:
+    source = TWO_LOADERS.format("use_cuda and torch.cuda.device_count() > 1")
+    check_transformed(script(source), script(source.replace("False", "use_cuda")))
+
+
+
 def test_cuda_only_script(check_transformed: Check) -> None:
     check_transformed(
         script("loader = DataLoader(dataset, 4)\n"),

@@ -94,6 +94,24 @@ def is_conditional_on_cuda(script: TrainingScript, module: Module, at: ast.AST) 
     return False
 
 
+def is_without_cuda(script: TrainingScript, module: Module, at: ast.AST) -> ast.expr | None:
+    """The flag of the script by whose word there is no CUDA where ``at`` is reached: ``else:`` of ``if use_cuda:``."""
+    child = at
+    for ancestor in module.ancestors(at):
+        if isinstance(ancestor, ast.If):
+            match ancestor.test:
+                case ast.UnaryOp(ast.Not(), flag):
+                    off = ancestor.body
+                case flag:
+                    off = ancestor.orelse
+            # `is_available() and n_gpu > 1` may be false beside a GPU.
+            is_whole = not isinstance(flag, ast.BoolOp)
+            if child in off and is_whole and is_cuda_flag(script.resolver, flag, module):
+                return flag
+        child = ancestor
+    return None
+
+
 def _is_set_before(script: TrainingScript, name: DeviceName, module: Module, at: ast.AST) -> bool:
     """Whether ``name`` has its value wherever ``at`` runs."""
     if name.module is not module:
