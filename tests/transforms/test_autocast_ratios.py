@@ -43,6 +43,10 @@ def clipped(new, old, advantages):
     return -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
 
 
+def chances(logits):
+    return Categorical(logits=logits)
+
+
 policy = Policy().cuda()
 older = Policy().cuda()
 optimizer = torch.optim.Adam(policy.parameters())
@@ -80,6 +84,11 @@ RATIOS = [
     """
     new, _ = policy.evaluate(x, chosen)
     loss = -((old - new).exp() * advantages).mean()
+    """,
+    """
+    kept = chances(old)
+    now = chances(policy(x))
+    loss = -((now.log_prob(chosen) - kept.log_prob(chosen)).exp() * advantages).mean()
     """,
 ]
 OTHERS = [

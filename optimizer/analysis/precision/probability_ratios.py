@@ -17,7 +17,7 @@ from ..networks.forward_code import called_names
 from ..obstacles import KeptRatio
 from ..program.reaching import assigned_values, bindings_of
 from ..program.scopes import Assigned, Binding, Parameter
-from ..program.syntax import Module, last_identifier
+from ..program.syntax import FunctionNode, Module, last_identifier
 from ..program.trees import walk
 from ..tensors.returned_values import returned_by
 from ..values.host_numbers import is_number
@@ -105,30 +105,46 @@ class _Origins:
             return False
         return self._forwards.isdisjoint(self._behind(old, module, set()))
 
-    def _behind(self, node: ast.expr, module: Module, seen: set[ast.AST]) -> Iterator[ast.Call]:
-        """The calls that the value of ``node`` is made by."""
+    def _behind(
+        self,
+        node: ast.expr,
+        module: Module,
+        seen: set[ast.AST],
+        called: frozenset[FunctionNode] = frozenset(),
+    ) -> Iterator[ast.Call]:
+        """The calls that the value of ``node`` is made by, which stands in one of the functions ``called`` or around them.
+
+        Parameters of those are what the call gives, which is looked at by itself.
+        """
         for part in walk(node):
             if part in seen or not isinstance(part, ast.Call | ast.Name):
                 continue
             seen.add(part)
             if isinstance(part, ast.Name):
                 for binding in bindings_of(module, part):
-                    yield from self._bound(binding, module, seen)
+                    yield from self._bound(binding, module, seen, called)
                 continue
             yield part
             for function in self._resolver.callees(part, module):
+                within = called | {function.node}
                 for returned in returned_by(function):
                     if returned is not None and returned in self._nodes:
-                        yield from self._behind(returned, function.module, seen)
+                        yield from self._behind(returned, function.module, seen, within)
 
-    def _bound(self, binding: Binding, module: Module, seen: set[ast.AST]) -> Iterator[ast.Call]:
+    def _bound(
+        self,
+        binding: Binding,
+        module: Module,
+        seen: set[ast.AST],
+        called: frozenset[FunctionNode],
+    ) -> Iterator[ast.Call]:
         match binding.source:
             case Assigned(value, path) if value in self._nodes:
-                yield from self._behind(unpacked_element(value, path), module, seen)
+                yield from self._behind(unpacked_element(value, path), module, seen, called)
             case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function):
-                for site in self._resolver.call_sites(function):
+                for site in self._resolver.call_sites(function) if function not in called else ():
                     passed = argument_for(function, binding.name, site.call, site.bound)
                     if site.call in self._nodes and passed is not None and passed.given is not None:
-                        yield from self._behind(passed.given, site.module, seen)
+                        yield from self._behind(passed.given, site.module, seen, called)
             case _:
                 pass
