@@ -41,7 +41,7 @@ def compare_files(
 ) -> list[Finding]:
     """Files that are no longer written, and contents that differ by more than printed numbers and tensors may.
 
-    Only files that every run of the original writes count: names may hold the time or a process number.
+    Only files that every run of the original writes count: names may hold a process number.
     """
     found: list[Finding] = []
     written = {file.path for file in other.files}
@@ -278,7 +278,8 @@ def _content(run: Observations, path: str) -> str | None:
     if kept is None:
         return None
     blotted = next(file.blotted for file in run.files if file.path == path)
-    return without_options(kept.read_text(encoding="utf-8", errors="replace"), blotted)
+    text = kept.read_text(encoding="utf-8", errors="replace")
+    return without_options(text if run.stamps is None else run.stamps.masked(text), blotted)
 
 
 def _read(run: Observations, path: str) -> Arrays | None:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .time_stamps import TimeStamps
+
 __all__ = [
     "ENDED_WELL",
     "ROUNDS",
@@ -208,6 +210,8 @@ class Observations:
     """For tensors of which each row is another's, these with their rows: see ``comparison/divided.py``."""
     failed_rank: int | None = None
     """The rank that failed first, where the run failed because of one."""
+    stamps: TimeStamps | None = None
+    """What in texts that are kept in files names a moment of the run; in paths and in stdout that is masked already."""
     ended_at: float = math.inf
     """When the script ended, in seconds of the clock that all processes of a machine share; infinite where it did not tell."""
 

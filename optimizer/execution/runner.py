@@ -40,6 +40,7 @@ from .processes import KEPT_BYTES, Finished, run_bounded
 from .ranks import merged
 from .record import load
 from .shuffled_passes import ShuffledPass
+from .time_stamps import TimeStamps, without_time_stamps
 from .written_files import written_files
 
 
@@ -208,7 +209,7 @@ def _run_in(
 ) -> Observations:
     spec = overlay.scratch / "spec.json"
     spec.write_text(json.dumps(_spec(version, settings, overlay, folder)), encoding="utf-8")
-    started = time.perf_counter()
+    begun, started = time.time(), time.perf_counter()
     finished = run_bounded(
         _command(version, settings, overlay, spec),
         cwd=overlay.cwd,
@@ -219,14 +220,16 @@ def _run_in(
         ended_by=settings.ended_by,
     )
     seconds = time.perf_counter() - started
+    stamps = TimeStamps(begun, begun + seconds)
     whole = _observations(settings, overlay, folder, finished, seconds)
     files = written_files(overlay, folder) if settings.mode is Mode.OBSERVE else ()
     folders = _rank_folders(version, folder)
     if not folders:
-        return _with_files(whole, files)
+        return without_time_stamps(_with_files(whole, files), stamps)
     ranks = [_rank(settings, overlay, one, finished, seconds) for one in folders]
     together = merged(ranks, whole)
-    return _with_files(together, [_kept_beside(file, together.folder, folder) for file in files])
+    beside = [_kept_beside(file, together.folder, folder) for file in files]
+    return without_time_stamps(_with_files(together, beside), stamps)
 
 
 def _rank_folders(version: ScriptVersion, folder: Path) -> list[Path]:
