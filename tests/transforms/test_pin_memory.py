@@ -56,7 +56,6 @@ def test_loader_of_runs_on_one_gpu(check_transformed: Check) -> None:
     check_transformed(script(source), script(source.replace("False", "use_cuda")))
 
 
-
 def test_cuda_only_script(check_transformed: Check) -> None:
     check_transformed(
         script("loader = DataLoader(dataset, 4)\n"),
@@ -387,6 +386,20 @@ def test_copy_of_something_computed(check_noop: Check) -> None:
 def test_batches_on_the_gpu(check_noop: Check, dataset: str, said: str) -> None:
     said = "its batches may be on the GPU already"
     check_noop(script("loader = DataLoader(dataset)\n", dataset=dataset), said)
+
+
+def test_batches_that_go_to_a_device_out_of_sight(check_noop: Check) -> None:
+    train = """\
+        class Client:
+            def __init__(self, device):
+                self.loader = DataLoader(dataset, 4)
+                self.device = device
+            def train(self, model):
+                for x, y in self.loader:
+                    model(x.to(self.device)).sum().backward()
+    """
+    said = "its batches go to `self.device`, which could not be traced to a device"
+    check_noop(script("", train), said, target=Target.CUDA)
 
 
 def test_collate_function_that_copies(check_noop: Check) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from ..calls.reach import Reached
-from ..devices.placement import default_device_call, on_gpu
-from ..facts import DataLoader, Fact
+from ..calls.signatures import call_argument
+from ..devices.placement import default_device_call, move_target, on_gpu
+from ..facts import DataLoader, DeviceKind, Fact
 from ..precision.precision import LIGHTNING
 from ..program.classes import class_attribute
 from ..program.syntax import Module
@@ -95,7 +96,26 @@ def _copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
     if derived is not None:
         where = f"({derived.place})"
         return f"what is copied to the GPU is not the batch itself but computed from it {where}"
+    unknown = _moved_to(script, loader)
+    if unknown is not None:
+        return f"its batches go to `{unknown}`, which could not be traced to a device"
     return "no copy of its batches to a GPU was found"
+
+
+def _moved_to(script: TrainingScript, loader: DataLoader) -> str | None:
+    """The code of what a batch of ``loader`` is moved to: ``x.to(self.device)``, of a class that nothing in sight makes."""
+    trace = BatchTrace(script.resolver, script.loaders)
+    for module in script.modules:
+        for call in module.calls:
+            device = call_argument(call, "device", 0)
+            if (
+                isinstance(call.func, ast.Attribute)
+                and device is not None
+                and move_target(script.resolver, call, module) is DeviceKind.UNKNOWN
+                and BatchPart(loader, Place.LOADED) in trace.parts(call.func.value, module)
+            ):
+                return module.code(device)
+    return None
 
 
 def _is_written_to_gpu(script: TrainingScript, loader: DataLoader) -> bool:
