@@ -1859,6 +1859,31 @@ def test_one_switch_for_the_loops_of_a_block(rewrite: Rewrite, name: str) -> Non
     assert text.count("    use_bf16 = ") == 1
 
 
+def test_one_switch_for_the_regions_of_a_block(rewrite: Rewrite, name: str) -> None:
+    step = """\
+def learn(x, y):
+    if x is None:
+        print("no batch")
+    else:
+        x, y = x.cuda(), y.cuda()
+        for_one = criterion(model(x), y)
+        optimizer.zero_grad()
+        for_one.backward()
+        optimizer.step()
+        for_two = criterion(model(x), y)
+        optimizer.zero_grad()
+        for_two.backward()
+        optimizer.step()
+
+for x, y in loader:
+    learn(x, y)
+"""
+    source = training(step, **ONLY_BFLOAT16["mask constant"][0])
+    text = rewrite(source, [name]).files[0].text
+    assert text.count("enabled=use_bf16)") == 2
+    assert text.count("        use_bf16 = ") == 1
+
+
 @pytest.mark.parametrize(("parts", "reason"), ONLY_BFLOAT16.values(), ids=ONLY_BFLOAT16)
 def test_float16_when_asked_is_refused_there(
     check_noop: Check, parts: dict[str, str], reason: str

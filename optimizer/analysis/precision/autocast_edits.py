@@ -181,8 +181,19 @@ class AutocastPlan:
             body = function.body if function is not None else module.tree.body
             anchor = next((s for s in body if not is_docstring(s)), at)
             if anchor is at or at in set(walk(anchor)):
-                return None
+                return self._above_several(module, at)
         return anchor
+
+    def _above_several(self, module: Module, at: ast.stmt) -> ast.stmt | None:
+        """The first statement of the block of ``at``, where several regions stand below it."""
+        block = module.block(at)
+        regions = [
+            region.first
+            for half in self.codes
+            for region in half.code.regions
+            if region.module is module and region.first in block
+        ]
+        return block[0] if len(regions) > 1 and block[0] not in regions else None
 
     def _is_set_above(self, module: Module, anchor: ast.stmt) -> bool:
         """Whether the name is set for another region further up in the same block."""
