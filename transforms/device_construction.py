@@ -112,7 +112,8 @@ class DeviceConstruction(Transform):
         )
         if isinstance(new, str):
             return self._left(found, new)
-        edit = FileEdit(found.path, ReplaceExpression(found.span, new.code))
+        whole = found.module.span(found.replaced)
+        edit = FileEdit(found.path, ReplaceExpression(whole, new.code))
         return self._change(found, found.draws, found.device, (*new.edits, edit))
 
     def _moved(self, moves: list[HostMove], code: DeviceCode) -> Change | Skip:

@@ -97,6 +97,13 @@ IN_ONE_EXPRESSION = {
     "y = torch.rand(n, device=device)\nx = torch.zeros(n).type_as(y)": (
         "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
     ),
+    "y = torch.rand(n, device=device)\nx = torch.zeros(n).type_as(y).to(y.device)": (
+        "y = torch.rand(n, device=device)\nx = torch.zeros(n, dtype=y.dtype, device=y.device)"
+    ),
+    "y = torch.rand(n, device=device)\nx = torch.eye(n).type_as(y).to(y.dtype)": (
+        "y = torch.rand(n, device=device)\nx = torch.eye(n, device=y.device).type_as(y).to(y.dtype)"
+    ),
+    "torch.zeros(n).to(device)": "torch.zeros(n, device=device)",
     "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
     "x = torch.zeros(n, 3).to(w.device).type_as(w)": "x = torch.zeros(n, 3, device=w.device).type_as(w)",
     "x = torch.FloatTensor(torch.ones(n).size()).to(device)": (

@@ -52,6 +52,22 @@ class Construction(Fact):
     draws: bool
     refusal: str | None
 
+    @property
+    def replaced(self) -> ast.Call:
+        """``node``, with what moves its result to the same device again: ``x.type_as(y).to(y.device)``."""
+        method = self.module.parents[self.node]
+        again = self.module.parents[method]
+        match again:
+            case ast.Call(args=[given], keywords=[]) if (
+                isinstance(method, ast.Attribute)
+                and method.attr == "to"
+                and self.module.code(given) == self.device
+                and "#" not in self.module.code(again)
+            ):
+                return again
+            case _:
+                return self.node
+
 
 def find_constructions(resolver: Resolver) -> tuple[Construction, ...]:
     """Every tensor made and moved in one expression, in source order per module."""
