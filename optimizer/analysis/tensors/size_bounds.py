@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from math import prod
 from typing import TypeAlias
@@ -56,8 +56,8 @@ def size_bounds(
             return counted
         case _:
             pass
-    values = list(resolver.values(node, module))
-    return _spanned([_of_value(resolver, value, node, depth) for value in values])
+    values = resolver.values(node, module)
+    return _spanned(_of_value(resolver, value, node, depth) for value in values)
 
 
 def _of_value(resolver: Resolver, value: Value, node: ast.expr, depth: int) -> Bounds | None:
@@ -90,8 +90,10 @@ def _of_option(
     assigned = assigned_settings(resolver, option)
     if default is None or assigned is None:
         return None
-    given = [(default, module), *assigned]
-    return _spanned([size_bounds(resolver, value, at, depth + 1) for value, at in given])
+    # What hands the option on to an attribute of its own name adds nothing: `model.batch_size = args.batch_size`.
+    others = [(value, at) for value, at in assigned if [*resolver.values(value, at)] != [option]]
+    given = [(default, module), *others]
+    return _spanned(size_bounds(resolver, value, at, depth + 1) for value, at in given)
 
 
 def _counted(resolver: Resolver, name: ast.Name, module: Module, depth: int) -> Bounds | None:
@@ -172,9 +174,13 @@ def _chosen(choose: Callable[[list[int]], int], given: list[Bounds | None]) -> B
     return choose([low for low, _ in known]), choose([high for _, high in known])
 
 
-def _spanned(given: list[Bounds | None]) -> Bounds | None:
-    """From the least to the greatest of what it may be."""
-    known = [bounds for bounds in given if bounds is not None]
-    if not known or len(known) < len(given):
+def _spanned(given: Iterable[Bounds | None]) -> Bounds | None:
+    """From the least to the greatest of what it may be; the first that is not known ends it."""
+    known: list[Bounds] = []
+    for bounds in given:
+        if bounds is None:
+            return None
+        known.append(bounds)
+    if not known:
         return None
     return min(low for low, _ in known), max(high for _, high in known)

@@ -154,3 +154,13 @@ def test_an_option_that_the_script_sets_itself(script, assigned, bounds):
     found = script(OPTIONS + f"\n    {assigned}\n    ASK(args.hidden)\n")
     ((asked, module),) = questions(found)
     assert size_bounds(found.resolver, asked, module) == bounds
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"), [("args.hidden", (64, 64)), ("args.hidden * 2", None)]
+)
+def test_an_option_handed_on_under_its_own_name(script, given, bounds):
+    handed = f"    net = load()\n    net.hidden = {given}\n" * 6
+    found = script(OPTIONS + "    from nets import load\n" + handed + "    ASK(args.hidden)\n")
+    ((asked, module),) = questions(found)
+    assert size_bounds(found.resolver, asked, module) == bounds
