@@ -225,7 +225,8 @@ def _names_for(operand: Operand, usual: str, other: str | None = None) -> Iterat
     if len(operand.name) > 3:
         head, _, tail = operand.name.partition("_")
         names = [f"{head}s_{tail}"] if head in {"param", "weight"} and tail else []
-        names += [f"{operand.name}s", usual]
+        plural = f"{operand.name}_list" if operand.name.endswith("s") else f"{operand.name}s"
+        names += [plural, usual]
     else:
         names = [usual]
     for name in (*names, f"{usual}_list", f"all_{usual}"):

@@ -182,6 +182,24 @@ def test_networks_of_an_agent(check_transformed: Check, made: str) -> None:
     check_transformed(before, f"{head}{body}\n\nclass Agent{tail}")
 
 
+def test_lists_of_what_has_a_plural_name(check_transformed: Check) -> None:
+    before = (
+        agent()
+        .replace("target_param.", "weights.")
+        .replace("param, target_param", "param, weights")
+    )
+    head, _, tail = before.partition("    for param, weights in")
+    tail = tail.partition("\n\n\nclass Agent")[2]
+    body = """\
+    params = [param.data for param in source.parameters()]
+    weights_list = [weights.data for weights in target.parameters()]
+    updates = th._foreach_mul(params, tau)
+    th._foreach_mul_(weights_list, 1 - tau)
+    th._foreach_add_(weights_list, updates)
+"""
+    check_transformed(before, f"{head}{body}\n\nclass Agent{tail}")
+
+
 @pytest.mark.parametrize(
     ("made", "more", "reason"),
     [
