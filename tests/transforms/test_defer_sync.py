@@ -1057,6 +1057,45 @@ def test_graphs_that_may_be_used(
     check_noop(script(before, step, after))
 
 
+def test_a_loss_given_to_a_layer_written_by_hand(check_noop: Callable[..., None]) -> None:
+    source = """\
+import math
+import torch
+
+
+class CrossEntropy:
+    def forward(self, probabilities, y):
+        return sum(-math.log(p[label]) for p, label in zip(probabilities, y))
+
+    def backward(self, loss):
+        return loss
+
+
+class Layer:
+    def __init__(self):
+        self.weight = torch.rand(4, 4)
+
+    def forward(self, x):
+        return x.mm(self.weight)
+
+    def backward(self, gradient):
+        return gradient
+
+
+layer = Layer()
+criterion = CrossEntropy()
+total = 0
+for batch in range(10):
+    output = layer.forward(torch.rand(8, 4))
+    loss = criterion.forward(output, torch.randint(0, 4, (8,)))
+    gradient = criterion.backward(loss)
+    layer.backward(gradient)
+    total += loss
+print(total)
+"""
+    check_noop(source)
+
+
 def test_a_graph_that_is_retained(check_noop: Callable[..., None]) -> None:
     source = script("total = 0.0", "total += loss", "print(total.item())")
     check_noop(source.replace("loss.backward()", "loss.backward(retain_graph=True)"))

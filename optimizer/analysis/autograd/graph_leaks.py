@@ -71,7 +71,7 @@ def _leak(
     losses = [
         leaf
         for leaf in leaves(definition.value)
-        if isinstance(leaf, ast.Name) and _is_spent(kinds, leaf, statement, module)
+        if isinstance(leaf, ast.Name) and _is_spent(resolver, kinds, leaf, statement, module)
     ]
     others = [leaf for leaf in leaves(definition.value) if leaf not in losses]
     if not losses or not all(is_number(resolver, leaf, module) for leaf in others):
@@ -86,13 +86,20 @@ def _leak(
     yield GraphLeak(module, statement, definition.name, tuple(losses), shown)
 
 
-def _is_spent(kinds: TensorKinds, loss: ast.Name, statement: ast.stmt, module: Module) -> bool:
-    """Whether every pass that runs ``statement`` backpropagates ``loss`` and frees its graph."""
+def _is_spent(
+    resolver: Resolver, kinds: TensorKinds, loss: ast.Name, statement: ast.stmt, module: Module
+) -> bool:
+    """Whether every pass that runs ``statement`` backpropagates ``loss`` and frees its graph.
+
+    A method of the script's own, as of layers that derive their gradients by hand, may be given a plain number.
+    """
     around = [statement, *module.ancestors(statement)]
     calls = [*backpropagated_by(loss, module)]
     if kinds.of(loss, module) in {TensorKind.FLOAT, TensorKind.TENSOR}:
         calls += _backpropagated_with(loss, module)  # a part may also be a number: `loss / len(x)`
     for call in calls:
+        if call.args and resolver.callees(call, module):
+            continue
         kept = [call_argument(call, "retain_graph"), call_argument(call, "create_graph")]
         block = module.block(module.statement(call))
         if not any(kept) and len(call.args) <= 1 and any(node in block for node in around):
