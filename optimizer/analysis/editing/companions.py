@@ -170,6 +170,7 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     if isinstance(function, ast.Lambda) or binding.source.kind != "plain":
         return False
     if function in trace.parameters:
+        _put_behind(resolver, binding.name, function, trace)
         return True
     trace.parameters[function] = NewParameter(module, function, binding.name)
     sites = resolver.call_sites(function)
@@ -189,6 +190,34 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
             if not _follow(resolver, passed.given, site.module, trace):
                 return False
     return True
+
+
+def _put_behind(resolver: Resolver, name: str, function: FunctionNode, trace: _Trace) -> None:
+    """Let the companion stand behind the last of the parameters that it belongs to: ``opt_g, opt_d, scaler``."""
+    new = trace.parameters[function]
+    names = [parameter.arg for parameter in function.args.args]
+    required = names[: len(names) - len(function.args.defaults)]
+    if not {new.after, name} <= set(required):
+        return
+    if required.index(name) <= required.index(new.after):
+        return
+    moved: dict[ast.Call, NewArgument] = {}
+    for site in resolver.call_sites(function):
+        passed, before = (
+            argument_for(function, name, site.call, site.bound),
+            trace.arguments[site.call],
+        )
+        if passed is None or type(passed.given) is not type(before.after):
+            return
+        assert passed.given is not None
+        keyword = passed.given not in site.call.args
+        moved[site.call] = NewArgument(site.module, site.call, passed.given, keyword)
+    trace.parameters[function] = NewParameter(new.module, function, name)
+    trace.arguments.update(moved)
+    for argument in moved.values():
+        caller = argument.module.function(argument.call)
+        if caller in trace.parameters and isinstance(argument.after, ast.Name):
+            _put_behind(resolver, argument.after.id, caller, trace)
 
 
 def _handed_around(

@@ -174,3 +174,48 @@ def test_made_before_the_first_use(script: Script) -> None:
 def test_no_place_comes_first(script: Script) -> None:
     code = "if x:\n    a = make()\n    a.step()\nelse:\n    a = other()\n    a.step()\n"
     assert companion(script(code)) is None
+
+
+def test_behind_the_last_of_those_it_belongs_to(script: Script) -> None:
+    found = companion(
+        script(
+            dedent(
+                """
+                def step(net, a, b, data, c=None):
+                    a.step()
+                    b.step()
+
+                def train(net, a, b, data):
+                    step(net, a, b, data)
+
+                a = make()
+                b = make()
+                train(net, a, b, data=data)
+                """
+            )
+        )
+    )
+    assert found is not None
+    assert [new.after for new in found.parameters] == ["b", "b"]
+    assert [found.module.code(new.after) for new in found.arguments] == ["b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [("a, b=None", "one, two"), ("b, a", "two, one"), ("a, b", "one, self.two")],
+)
+def test_behind_the_first_of_those_it_belongs_to(
+    script: Script, parameters: str, arguments: str
+) -> None:
+    code = f"""
+    def step({parameters}):
+        a.step()
+        b.step()
+
+    one = make()
+    two = make()
+    step({arguments})
+    """
+    found = companion(script(dedent(code)))
+    assert found is not None
+    assert [new.after for new in found.parameters] == ["a"]
