@@ -123,6 +123,12 @@ IN_ONE_EXPRESSION = {
         "x = torch.empty(n, dtype=torch.long, device=device).random_(5)"
     ),
     "x = torch.zeros_like(y).to(device)": "x = torch.zeros_like(y, device=device)",
+    "x = torch.zeros(1).expand(n).to(device)\nprint(x - y)": (
+        "x = torch.zeros(1, device=device).expand(n)\nprint(x - y)"
+    ),
+    "x = torch.zeros(1).expand(n).clone().to(device)\nx[0] = 1": (
+        "x = torch.zeros(1, device=device).expand(n).clone()\nx[0] = 1"
+    ),
 }
 
 
@@ -558,6 +564,12 @@ LEFT = {
     "torch.set_default_tensor_type(torch.DoubleTensor)\nx = torch.zeros(n).to(device)": (
         "sets a default device"
     ),
+    "x = torch.zeros(1).expand(n).to(device)\nx[0] = 1": "share their memory",
+    "x = torch.zeros(1).expand(n).to(device)\nx.add_(1)": "share their memory",
+    "x = torch.zeros(1).expand_as(y).to(device).mul_(2)": "share their memory",
+    "x = torch.zeros(3).expand(2, 3).cuda()\nprint(x.view(-1))": "share their memory",
+    "model.weights = torch.zeros(1).expand(n).to(device)": "share their memory",
+    "x = torch.zeros(1).expand(n)\nx = x.to(device)\nx[0] = 1": "share their memory",
     "x = torch.zeros(n)\nz = x.numpy()\nx = x.to(device)": "used on the host at line",
     "x = torch.zeros(n)\nfor i in range(n):\n    x[i] = i\nx = x.to(device)": (
         "used on the host at line"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..calls.signatures import call_argument
 from ..editing.references import quoted
 from ..facts import DeviceKind, Fact
+from ..loading.written_views import may_be_written, places_of
 from ..program.syntax import Module
 from ..syncs.host_reads import deciding_read
 from ..values.resolver import Resolver
@@ -29,6 +30,9 @@ _EXACT_METHODS = _DRAWING_METHODS | frozenset(
     "tril flip fill_ zero_ type long int float double half bfloat16 bool byte to cuda requires_grad_".split()
 )
 """Methods that copy, cast or fill: the same bits come out on every device."""
+_SHARING = frozenset({"expand", "expand_as"})
+_COPYING = frozenset({"contiguous", "clone", "repeat"})
+_EXPANDED = "`expand` lets elements share their memory, which moving them ends, and code behind it may rely on that"
 _EXACT_FUNCTIONS = frozenset(
     f"torch.{name}" for name in ("triu", "tril", "unsqueeze", "reshape", "flip")
 )
@@ -103,9 +107,25 @@ class ConstructionFinder:
             return None
         draws = self.draws(factory, steps, module)
         refusal = refusal or self.refusal(factory, steps, device, module)
+        refusal = refusal or self.copy_refusal(steps, move, module)
         if refusal is None and draws:
             refusal = self.draw_refusal(move, module)
         return Construction(module, move, factory, steps, device, dtype, draws, refusal)
+
+    def copy_refusal(
+        self, steps: tuple[ast.Call, ...], move: ast.expr, module: Module
+    ) -> str | None:
+        """Why the result has to be the copy that ``move`` makes: what is expanded cannot be written to or viewed in any shape."""
+        if not _is_expanded(steps):
+            return None
+        places = places_of(move, module)
+        if places is not None and not any(
+            may_be_written(self._resolver, place, module, inside=True)
+            or getattr(module.parents[place], "attr", "") == "view"
+            for place in places
+        ):
+            return None
+        return _EXPANDED
 
     def chain(
         self, expression: ast.expr, module: Module
@@ -359,3 +379,10 @@ def _defaults_to_none(option: Option) -> bool:
     return option.default is None or (
         isinstance(option.default, ast.Constant) and option.default.value is None
     )
+
+
+def _is_expanded(steps: tuple[ast.Call, ...]) -> bool:
+    """Whether the last of ``steps`` that decide it gives a tensor whose elements share their memory: ``ones(1).expand(4)``."""
+    methods = [step.func.attr for step in steps if isinstance(step.func, ast.Attribute)]
+    made = [method for method in methods if method in _SHARING | _COPYING]
+    return bool(made) and made[-1] in _SHARING

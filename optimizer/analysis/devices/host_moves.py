@@ -99,6 +99,7 @@ class _Finder:
             self._refused_place(made, branch, statement, target.id, module)
             or refusal
             or self._constructions.refusal(factory, steps, device, module)
+            or self._constructions.copy_refusal(steps, value, module)
         )
         draws = self._constructions.draws(factory, steps, module)
         if draws and refusal is None:

@@ -16,7 +16,7 @@ from ..values.values import External, Function, Made
 
 def is_written(resolver: Resolver, view: ast.Call, module: Module) -> bool:
     """Whether the result of ``view``, or the variable it is assigned to, may be written to in place."""
-    places = _places(view, module)
+    places = places_of(view, module)
     return places is None or any(_writes(resolver, place, module) for place in places)
 
 
@@ -86,7 +86,7 @@ def _uses(target: ast.Name, module: Module) -> list[ast.expr]:
     return [use for binding in bindings for use in NameUses().of(binding, module)]
 
 
-def _places(view: ast.Call, module: Module) -> list[ast.expr] | None:
+def places_of(view: ast.expr, module: Module) -> list[ast.expr] | None:
     """Where the result of ``view`` is used; None where it is kept in something else than a variable."""
     match module.parents[view]:
         case ast.Assign(targets=[ast.Name() as target]):
