@@ -54,7 +54,8 @@ _FRAMEWORKS = (
     ("torch.distributed.autograd", "distributed autograd"),
 )
 _HELPERS = frozenset(
-    "get_logger set_seed seed_everything ProjectConfiguration cpu_offload cpu_offload_with_hook".split()
+    "get_logger set_seed seed_everything ProjectConfiguration cpu_offload cpu_offload_with_hook "
+    "BaseModule ModuleDict ModuleList Sequential load_checkpoint".split()
 )
 """What of those packages is of use to any script, or to inference alone, and runs no step."""
 _HELPER_MODULES = re.compile(

@@ -83,6 +83,9 @@ def test_libraries_that_leave_the_step_alone(script: Script) -> None:
         "class Pipeline(Base):\n    def offload(self):\n        from accelerate import cpu_offload\n        cpu_offload(self.net)\n",
         "from pytorch_lightning.utilities import rank_zero_only\n@rank_zero_only\ndef log(): ...\n",
         "from lightning.pytorch.loggers import WandbLogger\nlogger = WandbLogger()\n",
+        "from mmcv.runner import BaseModule, ModuleList\nclass Block(BaseModule):\n    layers = ModuleList()\n",
+        "from mmengine.model import Sequential\nfrom mmengine.runner import load_checkpoint\n"
+        "load_checkpoint(Sequential(), 'x')\n",
     ],
 )
 def test_helpers_of_frameworks_run_no_step(script: Script, code: str) -> None:
