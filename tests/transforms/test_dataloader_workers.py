@@ -366,6 +366,60 @@ def test_function_that_goes_over_several_loaders(
     assert ("32, num_workers=4, persistent_workers=True" in made.files[0].text) is lives
 
 
+MADE = "DataLoader(dataset, 64, num_workers=4)"
+FIT_ALL = "for client in clients:\n    client.fit()\n"
+
+
+@pytest.mark.parametrize(
+    ("made", "lives"),
+    [
+        (
+            f"clients = []\nfor part in parts:\n    loader = {MADE}\n    clients.append(Client(loader))\n{FIT_ALL}",
+            False,
+        ),
+        (f"clients = [Client(batches={MADE}) for part in parts]\n{FIT_ALL}", False),
+        (f"clients = [Owner() for part in range(50)]\n{FIT_ALL}", False),
+        (
+            f"def make():\n    return {MADE}\nclients = {{}}\nfor part in parts:\n    clients[part] = Client(make())\n"
+            "for part in parts:\n    clients[part].fit()\n",
+            False,
+        ),
+        (f"clients = [Client({MADE}) for part in ('train', 'val')]\n{FIT_ALL}", True),
+        (
+            f"phases = ['train', 'val']\nclients = [Client({MADE}) for part in phases]\n{FIT_ALL}",
+            True,
+        ),
+        (f"for part in parts:\n    client = Client({MADE})\n    client.fit()\n", True),
+        ("client = Owner()\nclient.fit()\n", True),
+    ],
+)
+def test_workers_of_many_loaders_do_not_live_on(
+    rewrite: Callable[..., RewriteResult], made: str, lives: bool
+) -> None:
+    classes = f"""\
+        class Client:
+            def __init__(self, batches):
+                self.batches = batches
+            def fit(self):
+                for epoch in range(3):
+                    for batch in self.batches:
+                        print(batch)
+        class Owner:
+            def __init__(self):
+                self.own = {MADE}
+            def fit(self):
+                for epoch in range(3):
+                    for batch in self.own:
+                        print(batch)
+        parts = os.listdir("clients")
+    """
+    owner = classes if "Owner" in made else classes.replace(MADE, "()")
+    (file,) = rewrite(script("", train=dedent(owner) + made), ["dataloader-workers"]).files
+    assert ("num_workers=4, persistent_workers=True" in file.text) is lives
+    if not lives:
+        assert any("would live side by side" in s.message for s in file.skips)
+
+
 def test_only_what_is_gone_over_again_is_said_to_live_on(
     rewrite: Callable[..., RewriteResult],
 ) -> None:
