@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..execution.observations import EvalCall, Observations
 from .deviation import deviations
 from .findings import Finding, Kind, note, told_apart
+from .padded import padding_left, without_padding
 from .rebatched import Place, cut_like, rebatched, shuffled
 from .tolerance import Precision, allowed, times_beyond
 from .vectors import Quantity, judge
@@ -33,13 +34,15 @@ _Output: TypeAlias = "tuple[Place, int]"
 
 @dataclass(frozen=True)
 class _Runs:
-    """``of_batches`` are outputs that belong to a batch, not to its samples, where the runs' batches are not the same."""
+    """``of_batches`` are outputs that belong to a batch, not to its samples, where the runs' batches are not the same; ``filled`` the
+    evaluations of whose padding only the original tells."""
 
     original: Observations
     other: Observations
     neighbours: Sequence[Observations]
     precision: Precision
     of_batches: Collection[_Output]
+    filled: frozenset[Place]
 
 
 def compare_evaluations(
@@ -49,17 +52,19 @@ def compare_evaluations(
     precision: Precision,
 ) -> EvaluationComparison:
     """What ``other``'s models give where they are evaluated against ``original``'s, however that is batched."""
-    runs = _Runs(original, other, neighbours, precision, _of_batches(original, other))
+    of_batches, filled = _of_batches(original, other), padding_left(original, other)
+    runs = _Runs(original, other, neighbours, precision, of_batches, filled)
     kept = rebatched(original, other)
     seen = {original.eval_calls[_call_of(name)].module for name in kept}
     padded = _padded(runs)
     findings = [
         *_kept_outputs(runs, kept),
-        *_summaries(runs, padded),
+        *_summaries(runs, {*padded, *filled}),
         *_left_out(runs),
         *_in_another_order(runs),
     ]
     unseen = {place: "has other shapes (are batches padded otherwise?)" for place in padded}
+    unseen.update(dict.fromkeys(sorted(filled), "holds what is padding in the original"))
     unseen.update(dict.fromkeys(_other_means(runs), "is of a whole batch, and batches differ"))
     first = next((place for place in unseen if place[0] not in seen), None)
     if first is None:
@@ -123,14 +128,19 @@ def _other_means(runs: _Runs) -> Iterator[Place]:
 
 
 def _kept_outputs(runs: _Runs, theirs: Tensors) -> list[Finding]:
-    ours = cut_like(runs.original.eval_outputs(), theirs)
-    near = [deviations(ours, cut_like(run.eval_outputs(), theirs)) for run in runs.neighbours]
+    def compared(outputs: Tensors) -> Tensors:
+        return without_padding(outputs, runs.original, runs.filled)
+
+    ours = compared(cut_like(runs.original.eval_outputs(), theirs))
+    near = [
+        deviations(ours, compared(cut_like(run.eval_outputs(), theirs))) for run in runs.neighbours
+    ]
     quantity = Quantity(
         Kind.EVALUATION_OUTPUT,
         "evaluation output",
         lambda name: f"call {_call_of(name) + 1}",
     )
-    findings, _ = judge(quantity, deviations(ours, theirs), near, runs.precision)
+    findings, _ = judge(quantity, deviations(ours, compared(theirs)), near, runs.precision)
     calls = runs.original.eval_calls
     return [replace(f, step=calls[_call_of(f.tensor or "0")].rounds + 1) for f in findings]
 
@@ -197,7 +207,12 @@ def _summaries(runs: _Runs, padded: Container[Place]) -> Iterator[Finding]:
             continue
         module, rounds = key
         if key in padded and after.finite:
-            message = f"outputs of {module} evaluated after round {rounds} are of another size"
+            told = (
+                "hold what is padding in the original, and is not compared"
+                if key in runs.filled
+                else "are of another size"
+            )
+            message = f"outputs of {module} evaluated after round {rounds} {told}"
             yield note(Kind.EVALUATION_OUTPUT, message, step=rounds + 1, tensor=module)
             continue
         where = f"of the outputs of {module} evaluated after round {rounds}"

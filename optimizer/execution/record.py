@@ -139,6 +139,7 @@ def _layer_output(item: dict[str, Any]) -> LayerOutput:
 
 def _eval_call(item: dict[str, Any]) -> EvalCall:
     item["outputs"] = tuple(TensorSummary(**_tuples(output)) for output in item["outputs"])
+    item["padded"] = tuple((at, axis, tuple(n)) for at, axis, n in item.get("padded", ()))
     return EvalCall(**_tuples(item))
 
 

@@ -157,6 +157,8 @@ class EvalCall:
     the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
     are the optimizers' (``Net#2``), empty where none are: those of an average. ``part``: it is one of such a network, which has not called it.
     ``layer``: it is one of torch's own layers or losses, and holds no other module; ``stateless``: nor a parameter or buffer.
+    ``padded``: of outputs, by their position, the dimension that is padded (0 or 1; the other is the samples'), and the length of
+    each sample, as the module's layers were told; what is behind it counts as zeros.
     The tensors of the first few calls are kept whole: see :meth:`Observations.eval_outputs`.
     """
 
@@ -174,6 +176,7 @@ class EvalCall:
     part: bool = False
     layer: bool = False
     stateless: bool = False
+    padded: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from .batch_samples import (
 from .fingerprints import checksum, row_checksums, storable, summary, write_safetensors
 from .modes import heeds_mode
 from .names import class_name
+from .padding import Padding
 from .transformations import unwrapped
 
 KEPT_CALLS = 4
@@ -67,19 +68,20 @@ class _Weights:
 class Evaluations:
     """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
 
-    ``trained`` gives the ``id`` of every parameter known to be an optimizer's, ``label`` what a module that has such is called
+    ``padding`` tells what is padded of what they give, ``trained`` gives the ``id`` of every parameter known to be an optimizer's, ``label`` what a module that has such is called
     in their names, ``is_part`` whether a module is a part of one.
     """
 
     def __init__(
         self,
         folder: Path,
+        padding: Padding,
         trained: Callable[[], Container[int]],
         label: Callable[[nn.Module], str],
         is_part: Callable[[nn.Module], bool],
     ) -> None:
         self._folder, self._label, self._is_part = folder, label, is_part
-        self._trained = trained
+        self._trained, self._padding = trained, padding
         self._calls: list[dict[str, Any]] = []
         self._further: list[dict[str, Any]] = []
         self._kept: dict[str, Tensor] = {}
@@ -99,6 +101,7 @@ class Evaluations:
     @torch.no_grad()
     def begin(self, module: nn.Module, inputs: Any) -> None:
         """``module`` is about to be called as a root; afterwards it may have changed its ``inputs``."""
+        self._padding.begin(heeds=not module.training)
         if not module.training or not torch.is_grad_enabled():
             tensors = list(tensors_in(inputs))
             self._inputs = _sum(tensors)
@@ -123,13 +126,18 @@ class Evaluations:
 
     def _evaluated(self, module: nn.Module, inputs: Any, output: Any, rounds: int) -> None:
         name = class_name(module)
+        outputs = list(outputs_of(output))
+        padded = self._padding.of(outputs)
+        outputs = self._padding.left_out(outputs, padded)
         if self._kept_of[name] < KEPT_CALLS and self._kept_of.total() < _KEPT_IN_ALL:
             self._kept_of[name] += 1
-            for position, tensor in enumerate(outputs_of(output)):
+            for position, tensor in enumerate(outputs):
                 self._kept[f"{len(self._calls)}.{position}"] = storable(tensor).clone()
         trains = torch.is_grad_enabled() and not heeds_mode(module)
         told = self._told(module, inputs, output, rounds)
-        self._calls.append({**told, "trains": trains})
+        if padded:
+            told["outputs"] = [summary(tensor) for tensor in outputs]
+        self._calls.append({**told, "trains": trains, "padded": padded})
 
     def called_inside(self, layer: nn.Module, output: Any, rounds: int) -> None:
         """``layer`` was called inside of such a call: it may be a part that is frozen, and called by itself elsewhere."""

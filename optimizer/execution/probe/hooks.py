@@ -63,6 +63,7 @@ class Hooks:
             session.schedulers,
             session.clipping,
             session.function_settings,
+            session.padding,
             session.saves.moves,
             session.reading.shuffles,
             session.permutations,

@@ -28,6 +28,7 @@ from .function_settings import FunctionSettings
 from .layer_outputs import LayerOutputs
 from .loader_passes import length_of
 from .optimizer_state import OptimizerStates
+from .padding import Padding
 from .parameters import Parameters
 from .patches import Patches
 from .permutations import Permutations
@@ -85,8 +86,10 @@ class Session:
         )
         self._layers, self._training = LayerOutputs(), False
         self._bias_sums = BiasSums()
+        self.padding = Padding()
         self._evaluations = Evaluations(
             self.folder,
+            self.padding,
             lambda: self._parameters.known,
             self._parameters.label_of,
             self._parameters.is_part,
