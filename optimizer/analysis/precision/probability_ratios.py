@@ -110,7 +110,7 @@ class _Origins:
         node: ast.expr,
         module: Module,
         seen: set[ast.AST],
-        called: frozenset[FunctionNode] = frozenset(),
+        called: frozenset[FunctionNode | ast.Lambda] = frozenset(),
     ) -> Iterator[ast.Call]:
         """The calls that the value of ``node`` is made by, which stands in one of the functions ``called`` or around them.
 
@@ -136,7 +136,7 @@ class _Origins:
         binding: Binding,
         module: Module,
         seen: set[ast.AST],
-        called: frozenset[FunctionNode],
+        called: frozenset[FunctionNode | ast.Lambda],
     ) -> Iterator[ast.Call]:
         match binding.source:
             case Assigned(value, path) if value in self._nodes:
