@@ -197,6 +197,22 @@ def test_after_checkpoints_and_wrappers(check_transformed: Check) -> None:
     check_transformed(script(setup, LOOP), script(setup, "model.compile()\n", LOOP))
 
 
+def test_networks_that_went_through_one_function(check_transformed: Check) -> None:
+    setup = """
+    def load_weights(model, path):
+        model.load_state_dict(torch.load(path))
+        return model
+
+
+    a, b = Net().cuda(), Net().cuda()
+    optimizer = torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)
+    a = load_weights(a, "a.pt")
+    b = load_weights(b, "b.pt")
+    """
+    loop = LOOP.replace("criterion(model(x.cuda()), y.cuda())", "(a(x.cuda()) - b(y.cuda())).sum()")
+    check_transformed(script(setup, loop), script(setup, "a.compile()\nb.compile()\n", loop))
+
+
 def test_both_networks_of_a_gan(check_transformed: Check) -> None:
     setup = """
     G, D = Net().cuda(), Net().cuda()

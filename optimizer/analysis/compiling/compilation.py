@@ -144,6 +144,7 @@ def compile_candidates(
     networks = {network.node: network for network in trained}
     nodes = list(step.nodes(resolver))
     called: set[ast.Call] = set()
+    named: set[str] = set()
     for call in (*forward_calls(resolver, nodes), *step.loop.forwards):
         values = resolver.values(call.node.func, call.module)
         models = [model for model in models_in(resolver, values) if model.node in networks]
@@ -151,8 +152,12 @@ def compile_candidates(
         # Which of several it is shows at run time: one statement would compile them all.
         refused = next((point for point in points if isinstance(point, CompileObstacle)), None)
         for model, point in zip(models, points, strict=True):
-            if model.node not in called:
+            # A second name may stand for another of them: `net_a, net_b = load(net_a), load(net_b)`.
+            name = point.code if isinstance(point, CompilePoint) and len(models) > 1 else None
+            if model.node not in called or (name is not None and name not in named):
                 called.add(model.node)
+                if name is not None:
+                    named.add(name)
                 yield call, model, refused or point
     for call in _method_calls(resolver, nodes):
         function = call.node.func
