@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
 from functools import lru_cache
 
@@ -20,6 +21,8 @@ _SETTINGS = (
     ("try:\n    pass\n", "\n    pass"),
 )
 _OPTIONAL = frozenset("(),;")
+_ELEMENT = re.compile(r"\s+([^\s,()\[\]{}]+\s*[:=]\s*)?")
+"""What may stand on a line ahead of the value of an element: its key, or the name of an argument."""
 
 
 def fit(code: str, prefix: str, style: Style, extra: int) -> str:
@@ -32,11 +35,47 @@ def fit(code: str, prefix: str, style: Style, extra: int) -> str:
     longest = longest_line(code, prefix)
     if longest + extra <= style.line_length:
         return code
+    if (alone := _long_elements_broken(code, prefix, style, extra)) is not None:
+        return alone
     formatted = _black(code, style.line_length - width(prefix) - extra)
     if formatted is None:
         return code
     result = reindent(formatted, prefix, style.indent).removeprefix(prefix)
     return code if longest_line(result, prefix) >= longest else with_newlines(result, style.newline)
+
+
+def _long_elements_broken(code: str, prefix: str, style: Style, extra: int) -> str | None:
+    """``code`` whose author gave elements lines of their own: the calls that made some too long are broken, nothing else is.
+
+    None where something else is too long, or a call cannot be broken so.
+    """
+    lines = split_lines(code)
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except SyntaxError:
+        return None
+    calls = [
+        node for node in nodes if isinstance(node, ast.Call) and node.lineno == node.end_lineno
+    ]
+    for index, line in enumerate(lines):
+        if width((line if index else prefix + line).rstrip()) + extra <= style.line_length:
+            continue
+        if index == 0 or not line.isascii():
+            return None
+        found = [call for call in calls if call.lineno == index + 1]
+        call = min(found, key=lambda call: call.col_offset, default=None)
+        if call is None or not _ELEMENT.fullmatch(line[: call.col_offset]):
+            return None
+        behind = line[call.end_col_offset :]
+        unit = line[: len(line) - len(line.lstrip())]
+        inner = line[call.col_offset : call.end_col_offset]
+        broken = exploded_call(inner, style.line_length - width(unit) - extra)
+        if behind.strip() not in {"", ","} or broken is None:
+            return None
+        rest = reindent(broken, unit, style.indent).removeprefix(unit)
+        lines[index] = line[: call.col_offset] + with_newlines(rest, style.newline) + behind
+    result = "".join(lines)
+    return result if longest_line(result, prefix) + extra <= style.line_length else None
 
 
 def lay_out(code: str, prefix: str, style: Style, extra: int) -> str:

@@ -52,6 +52,21 @@ def test_values_of_a_tuple_get_a_line_each(values: str, span: Find, rewritten: R
     assert result == f"inputs, targets = (\n    {first},\n    y.to(d, wait=no),\n)\n"
 
 
+@pytest.mark.parametrize(
+    ("opening", "key", "closing"),
+    [("x = {", "'key': ", "}"), ("x = f(", "key=", ")"), ("x = [", "", "]")],
+)
+def test_elements_on_lines_of_their_own_stay_there(
+    opening: str, key: str, closing: str, span: Find, rewritten: Rewrite
+) -> None:
+    first = "a(\n        1, 2\n    )"
+    text = f"{opening}\n    {key.replace('key', 'one')}{first},\n    {key}SGD(weights, lr=0.1)\n{closing}\n"
+    edit = SetArgument(span(text, "SGD(weights, lr=0.1)"), "fused", "True")
+    broken = "SGD(\n        weights, lr=0.1, fused=True\n    )"
+    after = text.replace("SGD(weights, lr=0.1)", broken)
+    assert rewritten(text, edit, style=Style(line_length=35)) == after
+
+
 def test_comment_behind_a_tuple_stays_behind_it(span: Find, rewritten: Rewrite) -> None:
     text = "größe, ziel = n(größe.to(d)), y.to(d)  # 画像\n"
     result = rewritten(text, SetArgument(span(text, "y.to(d)"), "wait", "no"), style=NARROW)
