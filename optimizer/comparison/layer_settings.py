@@ -15,6 +15,8 @@ _SMALL = frozenset(
     | {"blank", "delta", "full", "ignore_index", "margin", "swap", "zero_infinity"}
 )
 """Settings that choose a function, not its layout. Of dropout's ``p`` nothing is left to rounding where it drops anything."""
+_DEFAULT = "its default"
+"""What a layer does not print that only tells what it was given: an embedding's ``max_norm``."""
 
 
 def unseen_settings(original: Observations, other: Observations) -> str | None:
@@ -26,12 +28,13 @@ def unseen_settings(original: Observations, other: Observations) -> str | None:
         kind, _, told = layer.partition("(")
         now, _, told_now = other.layer_settings.get(name, "").partition("(")
         before, after = dict(_TOLD.findall(told)), dict(_TOLD.findall(told_now))
-        for key in sorted(_SMALL & before.keys() & after.keys()):
-            if kind == now and before[key] != after[key]:
+        for key in sorted(_SMALL & (before.keys() | after.keys())):
+            was, is_now = before.get(key, _DEFAULT), after.get(key, _DEFAULT)
+            if kind == now and was != is_now:
                 of_losses = name.startswith(f"{kind} #")
                 told_as = name.removesuffix(" #1") if of_losses else f"{name} ({kind})"
                 return (
-                    f"{told_as} has {key}={after[key]}, not {before[key]}: here that is no more than rounding, "
+                    f"{told_as} has {key}={is_now}, not {was}: here that is no more than rounding, "
                     "and nothing shows what it does to other weights and data"
                 )
     return _of_functions(original, other)

@@ -46,9 +46,7 @@ def _emptied(output: NDArray[Any], axis: int, lengths: tuple[int, ...]) -> NDArr
     """``output`` with zeros behind the end of each sample, whose ``lengths`` go along ``axis``; of the first samples, where it has no more."""
     import numpy as np
 
-    rows = output.swapaxes(0, 1) if axis == 0 else output
-    known = np.array(lengths[: rows.shape[0]])
-    behind = np.arange(rows.shape[1]) >= known[:, None]
-    emptied = rows.copy()
-    emptied[: len(known)][behind] = 0
-    return emptied.swapaxes(0, 1) if axis == 0 else emptied
+    rows = np.array(np.moveaxis(output, axis, 1))
+    for row, length in zip(rows, lengths, strict=False):
+        row[length:] = 0
+    return np.moveaxis(rows, 1, axis)

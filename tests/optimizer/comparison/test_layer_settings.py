@@ -26,6 +26,8 @@ def having(run: Observations, layer: str) -> Observations:
             "Hardtanh(min_val=-1.0, max_val=5.0)",
             "max_val=5.0",
         ),
+        ("Embedding(9, 4)", "Embedding(9, 4, max_norm=1.0)", "max_norm=1.0, not its default"),
+        ("Embedding(9, 4, max_norm=1.0)", "Embedding(9, 4)", "max_norm=its default, not 1.0"),
     ],
 )
 def test_what_numbers_do_not_show(run: Run, before: str, after: str, word: str) -> None:
