@@ -1614,6 +1614,20 @@ def test_workers_of_many_loaders_do_not_live_side_by_side(
     assert not said or "would live side by side" in file.skips[0].message
 
 
+def test_what_a_comprehension_goes_over_is_made_once(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    train = """\
+        model = torch.nn.Linear(10, 2)
+        loaders = [loader for loader in [DataLoader(dataset, 4)]]
+        for epoch in range(5):
+            for batch in loaders[0]:
+                model(batch)
+    """
+    (file,) = rewrite(script("", train=train), ["dataloader-workers"]).files
+    assert "persistent_workers=True" in file.text
+
+
 @pytest.mark.parametrize(
     "splits", ['("train", "val")', '{"train": 1, "val": 2}', '{"train": 1}.items()', "SPLITS"]
 )

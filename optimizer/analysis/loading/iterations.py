@@ -208,18 +208,24 @@ def _last_index(loop: ast.For, statement: ast.stmt) -> int | None:
             return None
 
 
-def loops_around(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Around]:
-    """The loops that run ``node`` over and over: around it, and around the calls of its function, and so on."""
+def ways_to(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[tuple[ast.AST, Module]]:
+    """``node``, the calls of the function that it is in, the calls of the functions that those are in, and so on."""
     seen: set[FunctionNode] = set()
     pending: list[tuple[ast.AST, Module]] = [(node, module)]
     while pending:
         current, owner = pending.pop()
-        for loop in owner.loops(current):
-            yield Around(loop, owner)
+        yield current, owner
         function = owner.function(current)
         if function is not None and function not in seen:
             seen.add(function)
             pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+
+
+def loops_around(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Around]:
+    """The loops that run ``node`` over and over: around it, and around the calls of its function, and so on."""
+    for current, owner in ways_to(resolver, node, module):
+        for loop in owner.loops(current):
+            yield Around(loop, owner)
 
 
 def runs_when_imported(resolver: Resolver, node: ast.AST, module: Module) -> bool:
@@ -240,13 +246,6 @@ def top_level_starts(
     resolver: Resolver, node: ast.AST, module: Module
 ) -> Iterator[tuple[ast.AST, Module]]:
     """The code outside of functions that leads to ``node``: itself, or a call of its function, and so on."""
-    seen: set[FunctionNode] = set()
-    pending: list[tuple[ast.AST, Module]] = [(node, module)]
-    while pending:
-        current, owner = pending.pop()
-        function = owner.function(current)
-        if function is None:
+    for current, owner in ways_to(resolver, node, module):
+        if owner.function(current) is None:
             yield current, owner
-        elif function not in seen:
-            seen.add(function)
-            pending += [(site.call, site.module) for site in resolver.call_sites(function)]

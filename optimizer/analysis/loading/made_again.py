@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from ...options import Options
 from ..facts import DataLoader, Fact, LoopKind
-from ..program.syntax import FunctionNode, Module
+from ..program.syntax import Module
 from ..script import TrainingScript
 from ..values.resolver import Resolver
 from ..values.values import Display
-from .iterations import Around, Iteration, loops_around
+from .iterations import Around, Iteration, loops_around, ways_to
 from .passes import is_remade
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -67,20 +67,17 @@ def _turns_around(
     resolver: Resolver, node: ast.AST, module: Module
 ) -> Iterator[tuple[ast.AST, Module]]:
     """The loops and comprehensions that run ``node`` over and over, directly or through function calls."""
-    seen: set[FunctionNode] = set()
-    pending: list[tuple[ast.AST, Module]] = [(node, module)]
-    while pending:
-        current, owner = pending.pop()
-        function = owner.function(current)
-        loops = owner.loops(current)
+    for current, owner in ways_to(resolver, node, module):
+        function, loops = owner.function(current), owner.loops(current)
+        inside = {current}
         for ancestor in owner.ancestors(current):
             if ancestor is function:
                 break
-            if ancestor in loops or isinstance(ancestor, _COMPREHENSIONS):
+            # What a comprehension goes over first is made once.
+            once = isinstance(ancestor, _COMPREHENSIONS) and ancestor.generators[0].iter in inside
+            if ancestor in loops or (isinstance(ancestor, _COMPREHENSIONS) and not once):
                 yield ancestor, owner
-        if function is not None and function not in seen:
-            seen.add(function)
-            pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+            inside.add(ancestor)
 
 
 def _is_written_out(resolver: Resolver, turn: ast.AST, module: Module) -> bool:
