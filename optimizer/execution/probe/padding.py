@@ -14,9 +14,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from .patches import Patches
 
+_DECODERS = (
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.TransformerDecoder,
+    nn.TransformerDecoderLayer,
+)
 Padded = tuple[int, int, list[int]]
 """The position of an output, the dimension that is padded (0 or 1; the other is the samples'), the length of each sample."""
 
@@ -30,7 +37,10 @@ class _Told(NamedTuple):
 
 
 class Padding:
-    """Notes in each call of a root module what its recurrent layers and encoders are told to be padded."""
+    """Notes in each call of a root module what its recurrent layers and encoders are told to be padded.
+
+    Behind a decoder that is told no longer: what it gives are sequences of their own, which may happen to be as long.
+    """
 
     def __init__(self) -> None:
         self._told: dict[_Told, None] = {}
@@ -45,6 +55,12 @@ class Padding:
         """A root module is called; what is padded is only noted if the call ``heeds`` that."""
         self._told.clear()
         self._heeds = heeds
+
+    def layer_called(self, layer: nn.Module, output: Any) -> None:
+        """``layer`` was called inside of a root module: one that decodes, unless it is recurrent and took packed sequences."""
+        packed = isinstance(output, tuple) and any(isinstance(x, PackedSequence) for x in output)
+        if isinstance(layer, _DECODERS) and not packed:
+            self._told.clear()
 
     def of(self, outputs: Sequence[Tensor]) -> list[Padded]:
         """Which of the ``outputs`` are padded as was told since: those with the samples and the width of one that was, in either order."""

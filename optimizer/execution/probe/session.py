@@ -295,6 +295,7 @@ class Session:
 
     def layer_called(self, layer: nn.Module, output: Any) -> None:
         """A module was called inside of such a call."""
+        self._try(self.padding.layer_called, layer, output)
         if self._layers.watching:
             self._try(self._layers.called, layer, output)
             self._try(self._bias_sums.called, layer, output)

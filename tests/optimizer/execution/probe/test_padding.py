@@ -56,6 +56,34 @@ def test_masked_words_in_the_middle_are_no_padding(padding: Padding) -> None:
     assert padding.of([output]) == []
 
 
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        nn.GRU(2, 2, batch_first=True),
+        nn.LSTMCell(2, 2),
+        nn.TransformerDecoderLayer(2, 1, 4, batch_first=True),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_what_a_decoder_gives_is_not_padded_as_its_input_was(
+    padding: Padding, decoder: nn.Module
+) -> None:
+    output = unpack(3, 5)
+    padding.layer_called(nn.Linear(2, 2), output)
+    assert padding.of([output])
+    padding.layer_called(decoder, output)
+    assert padding.of([output]) == []
+
+
+def test_a_layer_that_took_packed_sequences_decodes_nothing(padding: Padding) -> None:
+    layer = nn.GRU(2, 2, batch_first=True)
+    packed = pack_padded_sequence(torch.ones(2, 5, 2), torch.tensor([3, 5]), True, False)
+    given = layer(packed)
+    output = nn.utils.rnn.pad_packed_sequence(given[0], True)[0]
+    padding.layer_called(layer, given)
+    assert padding.of([output]) == [(0, 1, [3, 5])]
+
+
 def test_of_two_lengths_nobody_knows_which(padding: Padding) -> None:
     unpack(3, 5)
     assert padding.of([unpack(5, 2)]) == []
