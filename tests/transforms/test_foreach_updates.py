@@ -167,11 +167,15 @@ def agent(made: str = "copy.deepcopy(self.critic)", more: str = "pass") -> str:
     return AGENT.format(made=made, more=more)
 
 
+def _with_updates(before: str, body: str) -> str:
+    """The agent ``before`` with ``body`` in place of the loop over its parameters."""
+    head, _, tail = before.partition("    for param, ")
+    return f"{head}{body}\n\nclass Agent" + tail.partition("\n\n\nclass Agent")[2]
+
+
 @pytest.mark.parametrize("made", ["copy.deepcopy(self.critic)", "Critic(state_dim).to(device)"])
 def test_networks_of_an_agent(check_transformed: Check, made: str) -> None:
     before = agent(made)
-    head, _, tail = before.partition("    for param, target_param in")
-    tail = tail.partition("\n\n\nclass Agent")[2]
     body = """\
     params = [param.data for param in source.parameters()]
     target_params = [target_param.data for target_param in target.parameters()]
@@ -179,7 +183,7 @@ def test_networks_of_an_agent(check_transformed: Check, made: str) -> None:
     th._foreach_mul_(target_params, 1 - tau)
     th._foreach_add_(target_params, updates)
 """
-    check_transformed(before, f"{head}{body}\n\nclass Agent{tail}")
+    check_transformed(before, _with_updates(before, body))
 
 
 def test_lists_of_what_has_a_plural_name(check_transformed: Check) -> None:
@@ -188,8 +192,6 @@ def test_lists_of_what_has_a_plural_name(check_transformed: Check) -> None:
         .replace("target_param.", "weights.")
         .replace("param, target_param", "param, weights")
     )
-    head, _, tail = before.partition("    for param, weights in")
-    tail = tail.partition("\n\n\nclass Agent")[2]
     body = """\
     params = [param.data for param in source.parameters()]
     weights_list = [weights.data for weights in target.parameters()]
@@ -197,7 +199,7 @@ def test_lists_of_what_has_a_plural_name(check_transformed: Check) -> None:
     th._foreach_mul_(weights_list, 1 - tau)
     th._foreach_add_(weights_list, updates)
 """
-    check_transformed(before, f"{head}{body}\n\nclass Agent{tail}")
+    check_transformed(before, _with_updates(before, body))
 
 
 @pytest.mark.parametrize(
