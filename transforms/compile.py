@@ -43,6 +43,7 @@ from ..optimizer.analysis.compiling.compilation import (
     FEWEST_STEPS,
     compile_candidates,
     compiled_networks,
+    copy_run,
     double_backward,
     gradient_graph_beside,
     late_kept_graph,
@@ -157,8 +158,7 @@ class Compile(Transform):
                 continue
             found = list(compile_candidates(script.resolver, step, trained, script.functions_run))
             if not found:
-                untrained = "the step calls no network that an optimizer is seen to train"
-                yield self._skip(step, untrained if script.is_called(step) else _UNCALLED)
+                yield self._skip(step, _untrained(script, step))
             obstacle = _capture_obstacle(script, step, found, options)
             if obstacle is not None:
                 yield self._skip(step, obstacle)
@@ -363,6 +363,18 @@ def _differentiated_twice(
             ):
                 found.setdefault(network.node, place)
     return found
+
+
+def _untrained(script: TrainingScript, step: StepCode) -> Fact | str:
+    """Why ``step`` has no network that could be compiled."""
+    if not script.is_called(step):
+        return _UNCALLED
+    copy = copy_run(script.resolver, step)
+    if copy is not None:
+        network = copy.module.code(copy.node.func)
+        why = f"`{network}` is a copy of a network, and copies are not compiled"
+        return CompileObstacle(copy.module, copy.node, why)
+    return "the step calls no network that an optimizer is seen to train"
 
 
 def _capture_obstacle(

@@ -80,6 +80,16 @@ def test_bfloat16_is_one_line(check_transformed: Check) -> None:
     )
 
 
+def test_a_copy_runs_the_code_of_its_network(check_transformed: Check, check_noop: Check) -> None:
+    """As the clients of federated learning do, each with a copy of its own."""
+    setup = SETUP.replace("model = Net()", "import copy\n\nmodel = copy.deepcopy(Net())")
+    check_transformed(
+        training(STEP, setup=setup), training(STEP_IN_BFLOAT16, setup=setup), amp=BF16
+    )
+    forward = "return torch.linalg.inv(self.fc(x))"
+    check_noop(training(STEP, forward, setup), "torch.linalg.inv", amp=BF16)
+
+
 def test_float16_scales(check_transformed: Check) -> None:
     check_transformed(
         training(STEP),

@@ -88,6 +88,14 @@ def test_a_network_of_the_script(check_transformed: Check) -> None:
     check_transformed(*transformed())
 
 
+def test_a_copy_of_a_network_has_its_layout(check_transformed: Check) -> None:
+    before, after = transformed(after="import copy\n\nlocal = copy.deepcopy(model)")
+    trained = ("(model.parameters", "(local.parameters"), ("(model(x)", "(local(x)")
+    for old, new in trained:
+        before, after = before.replace(old, new), after.replace(old, new)
+    check_transformed(before, after)
+
+
 def in_float32(text: str) -> str:
     return text.replace('    with torch.autocast("cuda", dtype=torch.bfloat16):\n    ', "")
 

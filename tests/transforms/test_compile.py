@@ -723,6 +723,10 @@ for loss in losses:
         (SETUP.replace("model.parameters()", "[torch.zeros(1)]"), LOOP),
         "no network that an optimizer is seen to train",
     ),
+    "a copy": (
+        (SETUP.replace("model = Net()", "import copy\n\nmodel = copy.deepcopy(Net())"), LOOP),
+        "`model` is a copy of a network",
+    ),
     "detection": (
         (
             "import torchvision\n",

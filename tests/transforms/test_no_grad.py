@@ -112,6 +112,27 @@ def test_function_that_returns_numbers_is_decorated(check_transformed: Check) ->
     )
 
 
+def test_a_copy_that_is_evaluated(check_transformed: Check) -> None:
+    """The average of the weights, say, which nothing trains."""
+    before = """
+        import copy
+
+        average = copy.deepcopy(model)
+
+        def test():
+            correct = 0
+            for x, y in test_loader:
+                correct += (average(x).argmax(1) == y).sum()
+            print(correct.item())
+
+        train()
+        test()
+    """
+    check_transformed(
+        script(before), script(before.replace("def test", "@torch.no_grad()\n        def test"))
+    )
+
+
 def test_loop_at_module_level_is_wrapped(check_transformed: Check) -> None:
     before = """
         train()

@@ -15,7 +15,7 @@ from ..autograd.gradient_graphs import (
 from ..calls.reach import Reached, reached_nodes
 from ..facts import CallFact, DataLoader, Fact, Model
 from ..networks.forward_code import called_names
-from ..networks.models import models_in
+from ..networks.models import models_behind, models_in
 from ..program.classes import class_attribute
 from ..program.syntax import FunctionNode, Module
 from ..training.loops import backward_calls, forward_calls
@@ -47,6 +47,15 @@ def compiled_networks(resolver: Resolver) -> tuple[Model, ...]:
                 for model in models_in(resolver, resolver.values(call.func.value, module)):
                     found.setdefault(model.node, model)
     return tuple(found.values())
+
+
+def copy_run(resolver: Resolver, step: StepCode) -> CallFact | None:
+    """A forward pass of ``step`` that only ever runs copies of networks (``copy.deepcopy(net)``)."""
+    for call in step.loop.forwards:
+        values = resolver.values(call.node.func, call.module)
+        if not models_in(resolver, values) and models_behind(resolver, values):
+            return call
+    return None
 
 
 def double_backward(resolver: Resolver, step: StepCode) -> Fact | None:

@@ -14,7 +14,7 @@ from ..editing.references import quoted, reference
 from ..facts import DeviceKind, Model
 from ..loading.iterations import top_level_starts
 from ..networks.forward_code import make_one_of, parts_given
-from ..networks.models import models_in
+from ..networks.models import models_behind
 from ..program.classes import family, kept_as, kept_names
 from ..program.scopes import Assigned, Parameter
 from ..program.syntax import FunctionNode, Module
@@ -82,7 +82,7 @@ def _moves(
     kind = move_target(resolver, call, module)
     if kind in (None, DeviceKind.CPU, DeviceKind.OTHER):
         return
-    moved = models_in(resolver, resolver.values(call.func.value, module))
+    moved = models_behind(resolver, resolver.values(call.func.value, module))
     if not _hold(resolver, moved, networks):
         return
     if kind is DeviceKind.CHOSEN:

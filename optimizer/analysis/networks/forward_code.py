@@ -14,17 +14,20 @@ from ..training.loops import is_forward
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Instance, Made, Value
-from .models import is_module_class, model_of, unwrap
+from .models import is_module_class, model_of, unwrap_copies
 
 
 def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, ...]:
-    """The networks whose forward ``nodes`` run, layers of a network (``self.conv(x)``) included."""
+    """The networks whose forward ``nodes`` run, layers of a network (``self.conv(x)``) included.
+
+    A copy of a network runs the forward of the one that it was made of.
+    """
     found: dict[ast.Call, Model] = {}
     for reached in nodes:
         if isinstance(reached.node, ast.Call) and is_forward(
             resolver, reached.node, reached.module
         ):
-            for value in unwrap(resolver, resolver.values(reached.node.func, reached.module)):
+            for value in unwrap_copies(resolver, resolver.values(reached.node.func, reached.module)):
                 model = model_of(resolver, value)
                 if model is not None:
                     found.setdefault(model.node, model)

@@ -21,7 +21,7 @@ from ..values.resolver import Resolver
 from .forward_code import networks_run
 from .layout_neutral import LayoutObstacle, LayoutProof
 from .layout_uses import LayoutUses, sources
-from .models import is_loss_name, models_in
+from .models import is_loss_name, models_behind, models_in
 from .network_layers import network_code
 
 _ARITHMETIC = frozenset("float half bfloat16 div div_ mul mul_ sub sub_ add add_ clamp".split())
@@ -93,8 +93,8 @@ class _Search:
         together = {network.node for network in networks}
         calls = [call for step in self._steps for call in step.loop.forwards]
         called = [
-            {model.node for model in models_in(self._resolver, values)} & together
-            for values in (self._resolver.values(c.node.func, c.module) for c in calls)
+            {model.node for model in self._called(call.node, call.module)} & together
+            for call in calls
         ]
         if len(networks) == 1:
             return networks
@@ -106,6 +106,10 @@ class _Search:
         one, other = networks
         same = one.cls is not None and one.cls == other.cls and one.module is other.module
         return moved if same and are_alternatives(one.node, other.node, one.module) else []
+
+    def _called(self, call: ast.Call, module: Module) -> tuple[Model, ...]:
+        """The networks that ``call`` may run; for a copy, which has its layout as well, the one that it was made of."""
+        return models_behind(self._resolver, self._resolver.values(call.func, module))
 
     def _has_layers(self, network: Model) -> bool:
         """Whether a network is more than a loss of the script's own."""
@@ -165,8 +169,7 @@ class _Search:
             for call in module.calls:
                 if call not in training | evaluation:
                     continue
-                called = models_in(self._resolver, self._resolver.values(call.func, module))
-                if not any(model.node in wanted for model in called):
+                if not any(model.node in wanted for model in self._called(call, module)):
                     continue
                 known, is_all = self._known(call.args[0], module) if call.args else ([], False)
                 if call in training and not is_all:

@@ -43,6 +43,7 @@ WRAPPERS = frozenset(
     }
 )
 """Callables that take a model first and return it, or something that stands for it."""
+_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _LOSS_SUFFIXES = ("Loss",)
 _LBFGS = "torch.optim.LBFGS"
 _LIKE_TORCH = frozenset(
@@ -71,6 +72,20 @@ def is_loss_name(name: str) -> bool:
 def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
     """``values`` with parallel, compiled and scripted wrappers, and those of frameworks, replaced by what they wrap."""
     return replaced(resolver, values, _wrapped)
+
+
+def unwrap_copies(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
+    """``values`` unwrapped, with a copy of a network replaced by that network: the code is the same, the weights are not."""
+    return replaced(resolver, values, lambda value: _wrapped(value) or copied(value))
+
+
+def copied(value: Value) -> tuple[ast.expr, Module] | None:
+    """What ``value`` is a copy of: ``copy.deepcopy(model)``."""
+    match value:
+        case Made(ast.Call(args=[original, *_]), module, External(name)) if name in _COPIES:
+            return original, module
+        case _:
+            return None
 
 
 def replaced(
@@ -202,6 +217,11 @@ def models_in(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]
         if model is not None:
             found[model.node] = model
     return tuple(sorted(found.values(), key=lambda model: (str(model.path), model.span)))
+
+
+def models_behind(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]:
+    """The models among ``values``, and those that copies among them are made of, in source order."""
+    return models_in(resolver, unwrap_copies(resolver, values))
 
 
 def _made_of(resolver: Resolver, cls: Class) -> Iterator[Model]:

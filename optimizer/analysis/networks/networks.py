@@ -12,7 +12,7 @@ from ..program.syntax import FunctionNode, Module
 from ..values.questions import Answers, Questions
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Class, Element, External, Function, Instance, Made, Value
-from .models import is_module_class, is_module_value, unwrap
+from .models import is_module_class, is_module_value, unwrap_copies
 
 _REGISTERS_HOOK = frozenset(
     {
@@ -97,8 +97,8 @@ class Networks:
         return isinstance(call.func, ast.Attribute) and call.func.attr in _RUNNING_METHODS
 
     def unwrapped(self, expression: ast.expr, module: Module) -> frozenset[Value]:
-        """What ``expression`` may be, parallel and compiled wrappers looked through."""
-        return unwrap(self._resolver, self._resolver.values(expression, module))
+        """What ``expression`` may be, parallel and compiled wrappers and copies looked through."""
+        return unwrap_copies(self._resolver, self._resolver.values(expression, module))
 
     def functions_called(self, call: ast.Call, module: Module) -> Iterator[Function]:
         """The first-party functions that ``call`` may run, callbacks it is given and ``forward`` methods included.

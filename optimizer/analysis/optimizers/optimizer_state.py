@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..calls.reach import never_runs
-from ..networks.models import is_module_class, models_in, replaced
+from ..networks.models import copied, is_module_class, models_in, replaced
 from ..obstacles import Obstacle
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Parameter
@@ -13,7 +13,6 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Instance, Literal, Made, Value
 
-_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
 _OF_NETWORKS = frozenset({"to", "cuda", "parameters", "named_parameters", "requires_grad_"})
 """Methods of networks that no optimizer has."""
 
@@ -25,7 +24,7 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
         for call in module.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr != "load_state_dict":
                 continue
-            values = replaced(resolver, resolver.values(call.func.value, module), _copied)
+            values = replaced(resolver, resolver.values(call.func.value, module), copied)
             if values and all(_is_no_optimizer(resolver, value) for value in values):
                 continue
             if never_runs(resolver, call, module):
@@ -41,15 +40,6 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
                 continue
             possible = possible or loading
     return possible
-
-
-def _copied(value: Value) -> tuple[ast.expr, Module] | None:
-    """What ``value`` is a copy of: ``copy.deepcopy(model)``."""
-    match value:
-        case Made(ast.Call(args=[copied, *_]), module, External(name)) if name in _COPIES:
-            return copied, module
-        case _:
-            return None
 
 
 def _is_used_as_network(resolver: Resolver, loaded: ast.expr, module: Module) -> bool:

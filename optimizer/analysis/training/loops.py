@@ -15,7 +15,7 @@ from ..editing.bound_names import is_imported
 from ..facts import CallFact, DataLoader, Loop, LoopKind
 from ..frameworks.framework_wrapping import wrapped_by_framework
 from ..loading.loaders import loaders_in
-from ..networks.models import is_module_value, is_optimizer_name, unwrap
+from ..networks.models import is_module_value, is_optimizer_name, unwrap_copies
 from ..program.scopes import Path
 from ..program.syntax import LoopNode, Module
 from ..values.resolver import Resolver
@@ -84,7 +84,7 @@ def forward_calls(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[CallFac
 
 def is_forward(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` runs a network: the called object may be a module made anywhere in the project."""
-    callees = unwrap(resolver, resolver.values(call.func, module))
+    callees = unwrap_copies(resolver, resolver.values(call.func, module))
     return any(is_module_value(resolver, callee) for callee in callees)
 
 
