@@ -62,6 +62,8 @@ _HELPER_MODULES = re.compile(
     r"^(pytorch_lightning|lightning(\.pytorch|\.fabric)?|lightning_fabric)\.(utilities|loggers)\."
 )
 """Their modules that do not either: ``rank_zero_only``, ``WandbLogger``."""
+_LIGHTNING_RUNNERS = frozenset({"Trainer", "LightningCLI"})
+"""What of Lightning runs the steps of a LightningModule, which is an ordinary network without them."""
 _FRAMEWORK_PACKAGES = frozenset(name.partition(".")[0] for name, _ in _FRAMEWORKS) - {"torch"}
 
 
@@ -248,6 +250,7 @@ def _has_bare_branch(resolver: Resolver, node: ast.AST, module: Module) -> bool:
 def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
     """The uses of frameworks that own the training step, in source order per module."""
     found: list[FrameworkUse] = []
+    is_run = False
     modules = resolver.project.modules
     by_hand = steps_by_hand(modules)
     for module in modules:
@@ -258,10 +261,13 @@ def find_frameworks(resolver: Resolver) -> tuple[FrameworkUse, ...]:
             if isinstance(node.ctx, ast.Load):
                 for name in resolver.names(node, module):
                     owner = _owner_of_the_step(name)
+                    is_run |= owner == LIGHTNING and name.rpartition(".")[2] in _LIGHTNING_RUNNERS
                     if owner is not None and not (
                         by_hand and in_unused_class(node, module, modules)
                     ):
                         found.append(FrameworkUse(module, node, owner))
+    if by_hand and not is_run:
+        return tuple(use for use in found if use.framework != LIGHTNING)
     return tuple(found)
 
 
