@@ -120,6 +120,44 @@ def test_a_moving_average_over_lists(check_transformed: Check) -> None:
     check_transformed(script(after=after), script(under_no_grad(RUN), after=after))
 
 
+def test_a_copy_of_the_trained_network(check_transformed: Check) -> None:
+    setup = "teacher = copy.deepcopy(student)"
+    after = """for p, q in zip(teacher.parameters(), student.parameters()):
+        p.data.mul_(0.9).add_(q.data, alpha=0.1)"""
+    check_transformed(
+        script(setup=setup, after=after), script(under_no_grad(RUN), setup=setup, after=after)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (dict(setup="teacher = copy.copy(student)"), None),
+        (
+            dict(optimizer="torch.optim.SGD([*student.parameters(), *teacher.parameters()])"),
+            None,
+        ),
+        (
+            dict(optimizer="torch.optim.SGD([*student.parameters(), *teacher.head.parameters()])"),
+            None,
+        ),
+        (dict(setup="teacher = copy.deepcopy(student)\nteacher.head = student.head"), "is set"),
+        (
+            dict(
+                after="student = teacher\n"
+                "    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)"
+            ),
+            None,
+        ),
+    ],
+)
+def test_a_copy_that_is_trained(
+    check_noop: Check, parts: dict[str, str], reason: str | None
+) -> None:
+    parts = {"setup": "teacher = copy.deepcopy(student)", **parts}
+    check_noop(script(**parts), reason)
+
+
 def test_a_frozen_encoder(check_transformed: Check) -> None:
     """The trained network takes what the frozen one gives."""
     loss = "loss = F.cross_entropy(student(torch.cat([t, t], dim=1)), y)"

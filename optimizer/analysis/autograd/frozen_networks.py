@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from ..facts import CallFact, Fact, Loop, LoopKind, Model, Optimizer
 from ..loading.batches import BatchTrace
 from ..networks.forward_code import make_one_of
-from ..networks.models import is_module_class, is_module_value, models_in, unwrap
+from ..networks.models import (
+    deep_copies,
+    is_deep_copy,
+    is_module_class,
+    is_module_value,
+    models_and_copies,
+    unwrap,
+)
 from ..networks.network_layers import has_parameters, network_code
 from ..networks.shared_parts import shared_part
 from ..networks.trained import trained_receivers
@@ -78,11 +85,12 @@ def find_frozen(
     """The forward passes of training steps that need no gradients, and those where that is not certain."""
     trained: dict[ast.Call, Model] = {}
     for optimizer in optimizers:
-        found = trained_receivers(resolver, optimizer)
+        found = trained_receivers(resolver, optimizer, copies=True)
         if not found:
             return (), ()
         trained |= {model.node: model for model in found}
-    candidates = [model for model in models if model.node not in trained]
+    networks = (*models, *deep_copies(resolver))
+    candidates = [model for model in networks if model.node not in trained]
     candidates = [model for model in candidates if has_parameters(resolver, model)]
     if not (trained and candidates):
         return (), ()
@@ -144,7 +152,7 @@ class _Search:
         return any(
             model.node in nodes
             for call in loop.forwards
-            for model in models_in(
+            for model in models_and_copies(
                 self._resolver, self._resolver.values(call.node.func, call.module)
             )
         )
@@ -154,7 +162,7 @@ class _Search:
         cls = module.enclosing_class(call)
         if cls is not None and is_module_class(self._resolver, Class(cls, module)):
             return []
-        models = models_in(self._resolver, self._resolver.values(call.func, module))
+        models = models_and_copies(self._resolver, self._resolver.values(call.func, module))
         return list(models) if all(m.node in self._candidates for m in models) else []
 
     def _is_frozen_call(self, call: ast.Call, module: Module) -> bool:
@@ -190,7 +198,8 @@ class _Search:
         if make_one_of(self._resolver, (model,), self._trained):
             return "an optimizer may have a part of it"
         given = [*model.node.args, *(keyword.value for keyword in model.node.keywords)]
-        if any(_is_reference(v) and self._is_network(v, model.module) for v in given):
+        of_network = any(_is_reference(v) and self._is_network(v, model.module) for v in given)
+        if of_network and not is_deep_copy(self._resolver, model):
             return "it is made of another network"
         common = self._common_weight(model)
         if common is not None:
@@ -206,10 +215,13 @@ class _Search:
 
     def _common_weight(self, model: Model) -> str | None:
         """A weight or layer that is a variable of a whole file, and that the code of ``model`` reads."""
+        copied = set(walk(model.node)) if is_deep_copy(self._resolver, model) else set()
         for reached in network_code(self._resolver, (model,)):
             node, module = reached.node, reached.module
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                 continue
+            if node in copied:
+                continue  # the name of the network that it is a copy of
             found = module.scope(node).lookup(node.id)
             if found is None or not isinstance(found[0].node, ast.Module):
                 continue
@@ -272,7 +284,7 @@ class _Search:
     def _is(self, node: ast.expr, module: Module, model: Model) -> bool:
         if not _is_reference(node):
             return False
-        found = models_in(self._resolver, self._resolver.values(node, module))
+        found = models_and_copies(self._resolver, self._resolver.values(node, module))
         return any(one.node is model.node for one in found)
 
     def _holder(self, node: ast.expr, module: Module, model: Model) -> bool:

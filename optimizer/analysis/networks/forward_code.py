@@ -27,7 +27,9 @@ def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, .
         if isinstance(reached.node, ast.Call) and is_forward(
             resolver, reached.node, reached.module
         ):
-            for value in unwrap_copies(resolver, resolver.values(reached.node.func, reached.module)):
+            for value in unwrap_copies(
+                resolver, resolver.values(reached.node.func, reached.module)
+            ):
                 model = model_of(resolver, value)
                 if model is not None:
                     found.setdefault(model.node, model)

@@ -43,7 +43,8 @@ WRAPPERS = frozenset(
     }
 )
 """Callables that take a model first and return it, or something that stands for it."""
-_COPIES = frozenset({"copy.copy", "copy.deepcopy"})
+_DEEP_COPY = "copy.deepcopy"
+_COPIES = frozenset({"copy.copy", _DEEP_COPY})
 _LOSS_SUFFIXES = ("Loss",)
 _LBFGS = "torch.optim.LBFGS"
 _LIKE_TORCH = frozenset(
@@ -222,6 +223,45 @@ def models_in(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]
 def models_behind(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]:
     """The models among ``values``, and those that copies among them are made of, in source order."""
     return models_in(resolver, unwrap_copies(resolver, values))
+
+
+def models_and_copies(resolver: Resolver, values: frozenset[Value]) -> tuple[Model, ...]:
+    """The models among ``values``, and each deep copy of one as a model with weights of its own."""
+    found = {model.node: model for model in models_in(resolver, values)}
+    for value in unwrap(resolver, values):
+        copy = _deep_copy(resolver, value)
+        if copy is not None:
+            found[copy.node] = copy
+    return tuple(found.values())
+
+
+def deep_copies(resolver: Resolver) -> tuple[Model, ...]:
+    """The deep copies of networks that the project makes (``copy.deepcopy(net)``), each as a model."""
+    found: dict[ast.Call, Model] = {}
+    for module in resolver.project.modules:
+        for call in module.calls_named("deepcopy"):
+            for value in resolver.values(call, module):
+                copy = _deep_copy(resolver, value)
+                if copy is not None:
+                    found[copy.node] = copy
+    return tuple(found.values())
+
+
+def is_deep_copy(resolver: Resolver, model: Model) -> bool:
+    """Whether ``model`` is one of :func:`deep_copies`, which shares no weight with what it was made of."""
+    return _DEEP_COPY in resolver.names(model.node.func, model.module)
+
+
+def _deep_copy(resolver: Resolver, value: Value) -> Model | None:
+    """The network that ``value`` is a deep copy of, made by that call; None where it may be one of several."""
+    if not isinstance(value, Made) or value.maker != External(_DEEP_COPY):
+        return None
+    originals = models_behind(resolver, frozenset({value}))
+    kinds = {(one.cls, one.library_name) for one in originals}
+    if len(kinds) != 1:
+        return None
+    cls, library_name = kinds.pop()
+    return Model(value.module, value.call, cls, library_name)
 
 
 def _made_of(resolver: Resolver, cls: Class) -> Iterator[Model]:

@@ -13,7 +13,7 @@ from ..program.trees import walk
 from ..values.composition import call_arguments
 from ..values.resolver import Resolver
 from ..values.values import External
-from .models import models_in
+from .models import models_and_copies, models_in
 
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
 
@@ -36,13 +36,19 @@ def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset
     )
 
 
-def trained_receivers(resolver: Resolver, optimizer: Optimizer) -> tuple[Model, ...]:
-    """The networks that ``optimizer`` is given parameters of, and those that hold them: for ``net.fc``, ``net`` as well."""
+def trained_receivers(
+    resolver: Resolver, optimizer: Optimizer, *, copies: bool = False
+) -> tuple[Model, ...]:
+    """The networks that ``optimizer`` is given parameters of, and those that hold them: for ``net.fc``, ``net`` as well.
+
+    With ``copies``, deep copies of networks are among them.
+    """
+    models = models_and_copies if copies else models_in
     found: dict[ast.Call, Model] = {}
     for receiver, module in _receivers(resolver, optimizer):
         node: ast.expr | None = receiver
         while node is not None:
-            for model in models_in(resolver, resolver.values(node, module)):
+            for model in models(resolver, resolver.values(node, module)):
                 found.setdefault(model.node, model)
             node = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
     return tuple(found.values())
