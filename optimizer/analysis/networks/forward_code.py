@@ -14,7 +14,7 @@ from ..training.loops import is_forward
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Instance, Made, Value
-from .models import is_module_class, model_of, unwrap_copies
+from .models import is_module_class, model_of, models_and_copies, unwrap_copies
 
 
 def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, ...]:
@@ -23,17 +23,29 @@ def networks_run(resolver: Resolver, nodes: Iterable[Reached]) -> tuple[Model, .
     A copy of a network runs the forward of the one that it was made of.
     """
     found: dict[ast.Call, Model] = {}
-    for reached in nodes:
-        if isinstance(reached.node, ast.Call) and is_forward(
-            resolver, reached.node, reached.module
-        ):
-            for value in unwrap_copies(
-                resolver, resolver.values(reached.node.func, reached.module)
-            ):
-                model = model_of(resolver, value)
-                if model is not None:
-                    found.setdefault(model.node, model)
+    for called_values in _run(resolver, nodes):
+        for value in unwrap_copies(resolver, called_values):
+            model = model_of(resolver, value)
+            if model is not None:
+                found.setdefault(model.node, model)
     return tuple(found.values())
+
+
+def weights_read(resolver: Resolver, nodes: Iterable[Reached]) -> frozenset[ast.Call]:
+    """The calls that made the networks whose weights ``nodes`` read by running them; a deep copy has weights of its own."""
+    return frozenset(
+        model.node
+        for called_values in _run(resolver, nodes)
+        for model in models_and_copies(resolver, called_values)
+    )
+
+
+def _run(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[frozenset[Value]]:
+    """What each forward pass among ``nodes`` may call."""
+    for reached in nodes:
+        node, module = reached.node, reached.module
+        if isinstance(node, ast.Call) and is_forward(resolver, node, module):
+            yield resolver.values(node.func, module)
 
 
 def layer_classes(resolver: Resolver, models: Iterable[Model]) -> tuple[Class, ...]:

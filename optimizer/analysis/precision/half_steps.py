@@ -11,7 +11,13 @@ from ..autograd.input_gradients import input_gradient
 from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..facts import CallFact, Fact, Model
-from ..networks.forward_code import called_names, forward_code, method_name, networks_run
+from ..networks.forward_code import (
+    called_names,
+    forward_code,
+    method_name,
+    networks_run,
+    weights_read,
+)
 from ..networks.models import models_in, steps_lbfgs
 from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..program.syntax import Module
@@ -269,12 +275,12 @@ def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> I
             if not suspends_gradients(resolver, node, suspended.module):
                 continue
             inside = {r.node for r in reached_nodes(resolver, _body(node), suspended.module)}
-            without = networks_run(resolver, [r for r in reached if r.node in inside])
+            without = weights_read(resolver, [r for r in reached if r.node in inside])
             outside = [r for r in reached if r.node not in inside]
-            others = networks_run(
+            others = weights_read(
                 resolver, [r for r in outside if not _earlier(region, r, suspended)]
             )
-            if {m.node for m in without} & {m.node for m in others}:
+            if without & others:
                 why = "a network runs without gradients before it runs with them, and autocast keeps the weights cast without"
                 yield Obstacle(suspended.module, node, why)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..calls.reach import reached_nodes
-from ..networks.forward_code import networks_run
+from ..networks.forward_code import weights_read
 from ..program.syntax import Module
 from ..values.dataflow import Flow, dotted, own_nodes
 from ..values.resolver import Resolver
@@ -118,8 +118,7 @@ def _apart(resolver: Resolver, module: Module, run: list[ast.stmt], statement: a
     if suspended[-1] or not any(suspended):
         return False
     networks = [
-        {model.node for model in networks_run(resolver, reached_nodes(resolver, [s], module))}
-        for s in (*run, statement)
+        weights_read(resolver, reached_nodes(resolver, [s], module)) for s in (*run, statement)
     ]
     return any(
         earlier & networks[-1]
