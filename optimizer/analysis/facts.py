@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +12,17 @@ from pathlib import Path
 from ..rewriting.edits import Span
 from .program.syntax import FunctionNode, LoopNode, Module
 from .values.values import Class, Value
+
+_LINE_END = re.compile(r"\s*\\?\s*\n\s*")
+_MORE_THAN_CODE = re.compile(r"#|\"\"\"|\'\'\'")
+
+
+def _in_one_line(code: str, node: ast.AST) -> str:
+    """``code``, that of ``node``, as it would read in one line."""
+    if _MORE_THAN_CODE.search(code):
+        return ast.unparse(node)
+    spaced = _LINE_END.sub(" ", code)
+    return re.sub(r"(?<=[(\[{]) |,? (?=[)\]}])", "", spaced)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +51,11 @@ class Fact:
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the code, for messages."""
-        first = self.code.partition("\n")[0]
+        """The beginning of the code, for messages: of a block its first line, of what goes over several lines all in one."""
+        code = self.code
+        if "\n" in code and isinstance(self.node, ast.expr | ast.Assign | ast.Expr | ast.Return):
+            code = _in_one_line(code, self.node)
+        first = code.partition("\n")[0]
         return first if len(first) <= 60 else f"{first[:57]}..."
 
     @property

@@ -120,7 +120,8 @@ def _black(code: str, line_length: int) -> str | None:
 
     mode = black.Mode(line_length=max(line_length, 1), string_normalization=False)
     try:
-        formatted = black.format_str(before + _parenthesized(code) + after, mode=mode)
+        bare = _parenthesized(_without_target_comma(code))
+        formatted = black.format_str(before + bare + after, mode=mode)
     except InvalidInput:
         return None
     lines = formatted.rstrip("\n").split("\n")
@@ -145,6 +146,21 @@ def _parenthesized(code: str) -> str:
     if start != value.elts[0].col_offset:
         return code  # In brackets already.
     return b"".join((line[:start], b"(", line[start:end], b")", line[end:])).decode()
+
+
+def _without_target_comma(code: str) -> str:
+    """``a, b, = f()`` without the comma behind the names: it would make black give each of them a line."""
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:
+        return code
+    match body:
+        case [ast.Assign(targets=[ast.Tuple(elts=[_, *_, last])])] if "\n" not in code:
+            line, end = code.encode(), last.end_col_offset
+            assert end is not None
+            return (line[:end] + re.sub(rb"^\s*,(?=\s*=)", b"", line[end:])).decode()
+        case _:
+            return code
 
 
 def _dump(code: str) -> str | None:

@@ -20,3 +20,16 @@ def test_code_is_named_once(script: Callable[..., TrainingScript]) -> None:
     assert seen_at(loss, call, "`loss = 1` is a number") == ""
     assert seen_at(elsewhere, call) == " (`x = 2` in other.py)"
     assert seen_at(elsewhere, call, "`x = 2` is a number") == " (in other.py)"
+
+
+def test_code_of_several_lines_is_told_in_one(script: Callable[..., TrainingScript]) -> None:
+    lines = {
+        "loss = criterion(\n    outputs,\n    labels,\n)\n": "loss = criterion(outputs, labels)",
+        "loss = criterion(outputs,\n                 labels)\n": "loss = criterion(outputs, labels)",
+        "loss = total \\\n    / count\n": "loss = total / count",
+        "print(\n    loss,  # of the batch\n    step\n)\n": "print(loss, step)",
+        "with torch.no_grad():\n    call()\n": "with torch.no_grad():",
+    }
+    for code, told in lines.items():
+        (module,) = script({"train.py": code}).modules
+        assert Fact(module, module.tree.body[0]).excerpt == told

@@ -52,6 +52,12 @@ def test_values_of_a_tuple_get_a_line_each(values: str, span: Find, rewritten: R
     assert result == f"inputs, targets = (\n    {first},\n    y.to(d, wait=no),\n)\n"
 
 
+def test_names_with_a_comma_behind_them_stay_in_one_line(span: Find, rewritten: Rewrite) -> None:
+    text = "inputs, targets, = x.to(d), y.to(d)\n"
+    result = rewritten(text, SetArgument(span(text, "y.to(d)"), "wait", "no"), style=NARROW)
+    assert result == "inputs, targets = (\n    x.to(d),\n    y.to(d, wait=no),\n)\n"
+
+
 @pytest.mark.parametrize(
     ("opening", "key", "closing"),
     [("x = {", "'key': ", "}"), ("x = f(", "key=", ")"), ("x = [", "", "]")],
