@@ -164,7 +164,7 @@ class DeferSync(Transform):
 
     def _left(self, plan: LoopPlan) -> Iterator[Skip]:
         for obstacle in plan.obstacles:
-            message = f"the loop goes on waiting for the device in every step: {obstacle.why}"
+            message = f"the loop goes on waiting for the device in every step: {obstacle.message}"
             yield self.skip(obstacle.path, obstacle.span, message)
 
     def _detach(self, leak: GraphLeak) -> Change | Skip:

@@ -58,6 +58,7 @@ from .program.project import Project
 from .program.syntax import FunctionNode, Module
 from .syncs.deferral_plan import LoopPlan, plan_loops
 from .syncs.joint_plans import agreed
+from .tensors.tensor_kinds import TensorKinds
 from .training.lifetimes import LateRelease, find_late_releases
 from .training.loops import find_loops
 from .training.profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
@@ -154,7 +155,7 @@ class TrainingScript:
     @cached_property
     def late_releases(self) -> tuple[LateRelease, ...]:
         """The loops that keep a network's results alive while the next pass computes new ones."""
-        return find_late_releases(self.resolver, self.loops, self.loaders)
+        return find_late_releases(self.resolver, self.loops, self.tensor_kinds)
 
     @cached_property
     def step_profiles(self) -> tuple[StepProfile, ...]:
@@ -165,9 +166,14 @@ class TrainingScript:
         return find_debugging_aids(self.resolver)
 
     @cached_property
+    def tensor_kinds(self) -> TensorKinds:
+        """Which expressions are tensors on a device, and of what kind."""
+        return TensorKinds(self.resolver, BatchTrace(self.resolver, self.loaders))
+
+    @cached_property
     def graph_leaks(self) -> tuple[GraphLeak, ...]:
         """Where sums and lists hold on to the graph of every step."""
-        return find_graph_leaks(self.resolver, self.loops, self.loaders)
+        return find_graph_leaks(self.resolver, self.loops, self.tensor_kinds)
 
     @cached_property
     def causal_hints(self) -> tuple[CausalHint, ...]:
@@ -177,7 +183,7 @@ class TrainingScript:
     @cached_property
     def loop_plans(self) -> tuple[LoopPlan, ...]:
         """The loops over steps that ask the device for numbers, and which of these can wait."""
-        return agreed(plan_loops(self.resolver, self.loops, self.loaders))
+        return agreed(plan_loops(self.resolver, self.loops, self.tensor_kinds))
 
     @cached_property
     def hugging_face(self) -> HuggingFaceUse:

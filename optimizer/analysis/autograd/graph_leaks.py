@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..calls.signatures import call_argument
-from ..facts import DataLoader, Fact, Loop, LoopKind
-from ..loading.batches import BatchTrace
+from ..facts import Fact, Loop, LoopKind
 from ..program.reaching import only_value, same_variable
 from ..program.syntax import LoopNode, Module
 from ..syncs.device_reads import backpropagated_by, backpropagated_from, step_loop
@@ -41,10 +40,9 @@ class GraphLeak(Fact):
 
 
 def find_graph_leaks(
-    resolver: Resolver, loops: tuple[Loop, ...], loaders: tuple[DataLoader, ...]
+    resolver: Resolver, loops: tuple[Loop, ...], kinds: TensorKinds
 ) -> tuple[GraphLeak, ...]:
     """All of them, in source order per module."""
-    kinds = TensorKinds(resolver, BatchTrace(resolver, loaders))
     by_node = {loop.node: loop for loop in loops}
     return tuple(
         leak

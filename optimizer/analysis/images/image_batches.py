@@ -10,6 +10,7 @@ from ..distributed.data_parallel import data_parallel_calls
 from ..facts import DataLoader, Fact
 from ..loading.batches import BatchTrace
 from ..loading.datasets import find_datasets
+from ..obstacles import Obstacle
 from ..program.classes import kept_as
 from ..program.scopes import Assigned, Path
 from ..program.sharing import in_words, other_importer
@@ -17,7 +18,7 @@ from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Literal, Made
-from .image_flow import ImageCopy, Obstacle
+from .image_flow import ImageCopy
 from .image_obstacles import general_obstacle
 from .image_pipelines import ImagePipeline, find_image_pipelines
 from .image_trace import ImageTrace

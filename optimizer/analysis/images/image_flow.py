@@ -11,6 +11,7 @@ from ..devices.conditional_copies import ConditionalCopies, ConditionalCopy, are
 from ..devices.placement import move_target
 from ..editing.splice import spliced, without_keyword
 from ..facts import DeviceKind, Fact
+from ..obstacles import Obstacle
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
 from ..values.object_flow import ObjectFlow, Steps, Use
@@ -41,13 +42,6 @@ class ImageCopy(Fact):
         """The code that copies the bytes: without ``dtype=torch.float32``, which would convert them on the host."""
         pieces = [without_keyword(self.module, self.node, self.dtype)] if self.dtype else []
         return spliced(self.module, self.node, pieces)
-
-
-@dataclass(frozen=True, eq=False)
-class Obstacle(Fact):
-    """What at ``node`` keeps images from staying bytes until they are on the device."""
-
-    message: str
 
 
 class Refused(Exception):

@@ -10,6 +10,7 @@ from ..calls.callbacks import has_known_callers
 from ..calls.signatures import call_argument
 from ..facts import DataLoader, Fact
 from ..loading.loaders import DATALOADER
+from ..obstacles import Obstacle
 from ..program.scopes import Path
 from ..program.syntax import Module
 from ..program.trees import is_none, walk
@@ -17,7 +18,7 @@ from ..training.loops import WRAPPING_ITERATORS
 from ..values.object_flow import EACH, ObjectFlow, Steps, Use
 from ..values.resolver import Resolver
 from ..values.values import Class, Display, External, Literal, Made
-from .image_flow import ImageCopy, ImageFlow, Obstacle, Refused, around, refuse
+from .image_flow import ImageCopy, ImageFlow, Refused, around, refuse
 from .image_obstacles import check_dataset_class
 from .image_pipelines import COMPOSE, ImagePipeline
 from .pil_images import gives_bytes, is_pil_image, is_pil_value, library_transform

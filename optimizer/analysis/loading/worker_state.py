@@ -41,14 +41,14 @@ class Hazard(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Obstacle(Fact):
+class WorkerObstacle(Fact):
     """``node`` is where the hazard shows; ``message`` completes "not moved to workers: ..."."""
 
     hazard: Hazard
     message: str
 
 
-def dataset_obstacles(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle]:
+def dataset_obstacles(resolver: Resolver, dataset: Dataset) -> Iterator[WorkerObstacle]:
     """What keeps the items of ``dataset`` from being made in worker processes."""
     yield from code_obstacles(resolver, dataset.item_code)
     if isinstance(dataset.node, ast.Call):
@@ -65,13 +65,13 @@ def dataset_obstacles(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle
             f"{dataset.name} is an IterableDataset that does not ask get_worker_info() for its share; "
             "every worker would yield all of it"
         )
-        yield Obstacle(dataset.module, dataset.node, Hazard.STREAM, message)
+        yield WorkerObstacle(dataset.module, dataset.node, Hazard.STREAM, message)
 
 
-def code_obstacles(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Obstacle]:
+def code_obstacles(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[WorkerObstacle]:
     """What keeps ``code`` from running in worker processes."""
     for change in stored_changes(resolver, code):
-        yield Obstacle(change.module, change.node, Hazard.STATE, change.message)
+        yield WorkerObstacle(change.module, change.node, Hazard.STATE, change.message)
     yield from _held(resolver, code)
     yield from _moving_globals(code)
     for reached in code:
@@ -94,7 +94,7 @@ def _follows_a_tensor(call: ast.Call, module: Module) -> bool:
             return False
 
 
-def _moving_globals(code: tuple[Reached, ...]) -> Iterator[Obstacle]:
+def _moving_globals(code: tuple[Reached, ...]) -> Iterator[WorkerObstacle]:
     """Globals the code reads that a loop or a function sets: a worker sees the value of the moment it started."""
     told: set[str] = set()
     for reached in code:
@@ -107,7 +107,7 @@ def _moving_globals(code: tuple[Reached, ...]) -> Iterator[Obstacle]:
         if any(_runs_again(binding, module) for binding in found[1]):
             told.add(node.id)
             message = f"it reads the global `{node.id}`, which the script goes on changing"
-            yield Obstacle(module, node, Hazard.STATE, message)
+            yield WorkerObstacle(module, node, Hazard.STATE, message)
 
 
 def _runs_again(binding: Binding, module: Module) -> bool:
@@ -116,7 +116,7 @@ def _runs_again(binding: Binding, module: Module) -> bool:
     return bool(in_loop) or module.function(binding.node) is not None
 
 
-def _kept_on_gpu(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle]:
+def _kept_on_gpu(resolver: Resolver, dataset: Dataset) -> Iterator[WorkerObstacle]:
     """Where the items of ``dataset`` read tensors that its objects keep on a GPU: ``self.images[i]``."""
     for reached in dataset.item_code:
         node = reached.node
@@ -129,9 +129,9 @@ def _kept_on_gpu(resolver: Resolver, dataset: Dataset) -> Iterator[Obstacle]:
             yield _cuda(reached.module, node)
 
 
-def _cuda(module: Module, call: ast.expr) -> Obstacle:
+def _cuda(module: Module, call: ast.expr) -> WorkerObstacle:
     message = f"`{_short(module.code(call))}` uses the GPU, which a worker process must not"
-    return Obstacle(module, call, Hazard.CUDA, message)
+    return WorkerObstacle(module, call, Hazard.CUDA, message)
 
 
 def _short(code: str) -> str:
@@ -151,7 +151,7 @@ def _asks_for_its_share(resolver: Resolver, code: tuple[Reached, ...]) -> bool:
     )
 
 
-def _held(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Obstacle]:
+def _held(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[WorkerObstacle]:
     """Objects the code uses that were made before and must not be used by several processes."""
     own = {reached.node for reached in code}
     functions = {reached.module.function(reached.node) for reached in code}
@@ -167,7 +167,7 @@ def _held(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Obstacle]:
             key = ast.unparse(node) if isinstance(value, Unknown) else value
             if found is not None and key not in told:
                 told.add(key)
-                yield Obstacle(module, node, *found)
+                yield WorkerObstacle(module, node, *found)
 
 
 _REASONS = {

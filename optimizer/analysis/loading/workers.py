@@ -34,7 +34,7 @@ from .made_again import made_for_each, making_reasons
 from .passes import ends_early, in_batch_loop, is_under_way, overlapping, repeats
 from .samplers import sampler_obstacle
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
-from .worker_state import Hazard, Obstacle, code_obstacles, dataset_obstacles
+from .worker_state import Hazard, WorkerObstacle, code_obstacles, dataset_obstacles
 
 NO_GUARD = (
     "worker processes that are not forked import the script anew, and the loop over it is not under an "
@@ -48,7 +48,7 @@ class WorkerCode:
 
     datasets: tuple[Dataset, ...]
     collate: tuple[Reached, ...] | None
-    obstacles: tuple[Obstacle, ...]
+    obstacles: tuple[WorkerObstacle, ...]
 
     @property
     def code(self) -> tuple[Reached, ...]:

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..calls.signatures import call_argument
-from ..facts import DataLoader, Fact, Loop
-from ..loading.batches import BatchTrace
+from ..facts import Fact, Loop
+from ..obstacles import Obstacle
 from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
 from .conversions import Conversion, Conversions
 from .deferral_checks import Refused
 from .deferrals import LoopDeferral
-from .deferred import Deferred, Obstacle
+from .deferred import Deferred
 from .deferred_meters import DeferredMeter, MeterDeferral
 from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits, why_waits
@@ -52,12 +52,11 @@ class LoopPlan(Fact):
 
 
 def plan_loops(
-    resolver: Resolver, loops: tuple[Loop, ...], loaders: tuple[DataLoader, ...]
+    resolver: Resolver, loops: tuple[Loop, ...], kinds: TensorKinds
 ) -> tuple[LoopPlan, ...]:
     """The loops over steps in which the device is asked for numbers, in source order per module."""
     by_node = {loop.node: loop for loop in loops}
     reads: dict[Loop, list[DeviceRead]] = {}
-    kinds = TensorKinds(resolver, BatchTrace(resolver, loaders))
     everything = find_device_reads(resolver, kinds)
     for read in everything:
         loop = step_loop(read.module, read.node, by_node)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..facts import Loop
+from ..obstacles import Obstacle
 from ..program.reaching import bindings_seen_in
 from ..program.scopes import Assigned, Binding, Deleted, Scope
 from ..program.trees import walk
@@ -20,7 +21,7 @@ from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
 from .deferral_checks import Refused, check_alias, check_divisor, check_kind, check_width
-from .deferred import Deferred, Obstacle, widened_uses
+from .deferred import Deferred, widened_uses
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import (
     Definition,

@@ -61,13 +61,6 @@ class Deferred(Fact):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Obstacle(Fact):
-    """What keeps a read, or the variable it goes into, from being deferred: ``why``, in words."""
-
-    why: str
-
-
 def widened_uses(variable: Deferred, others: Mapping[str, Deferred]) -> Iterator[ast.Name]:
     """The counts among ``others`` that ``variable`` is computed from as a fraction, where nothing makes them float64.
 

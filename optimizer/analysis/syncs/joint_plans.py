@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..facts import Loop
+from ..obstacles import Obstacle
 from .deferral_plan import LoopPlan
-from .deferred import Obstacle
 from .device_reads import DeviceRead
 
 

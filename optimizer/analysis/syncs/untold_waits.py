@@ -14,12 +14,12 @@ from ..calls.signatures import call_argument
 from ..devices.construction import ConstructionFinder
 from ..facts import Fact, Loop, LoopKind
 from ..networks.models import is_module_class
+from ..obstacles import Obstacle
 from ..program.syntax import LoopNode, Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Made, Value
-from .deferred import Obstacle
 from .device_reads import STEPS, DeviceRead, runs_rarely
 from .device_waits import waits_at, why_waits
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..devices.cache_release import memory_queries
-from ..facts import DataLoader, Fact, Loop, LoopKind
-from ..loading.batches import BatchTrace
+from ..facts import Fact, Loop, LoopKind
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Scope
 from ..program.syntax import LoopNode, Module
@@ -72,10 +71,9 @@ class LateRelease(Fact):
 
 
 def find_late_releases(
-    resolver: Resolver, loops: tuple[Loop, ...], loaders: tuple[DataLoader, ...]
+    resolver: Resolver, loops: tuple[Loop, ...], kinds: TensorKinds
 ) -> tuple[LateRelease, ...]:
     """All of them, in source order per module."""
-    kinds = TensorKinds(resolver, BatchTrace(resolver, loaders))
     found: list[LateRelease] = []
     for loop in loops:
         if loop.kind in {LoopKind.TRAINING, LoopKind.EVALUATION} and loop.forwards:
