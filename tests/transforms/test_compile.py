@@ -1458,6 +1458,47 @@ def test_one_name_of_which_the_step_may_train_other_networks(check_transformed: 
     )
 
 
+TWO_KINDS = """
+import torch
+from data import loader
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, config):
+        self.kind = config["kind"]
+        if self.kind == "deep":
+            self.make_deep()
+        elif self.kind == "wide":
+            self.wide = nn.Sequential(nn.Linear(8, 64), nn.Linear(64, 2)).cuda()
+
+    def make_deep(self):
+        self.deep = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).cuda()
+
+    def fit(self):
+        network = self.deep if self.kind == "deep" else self.wide
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for x in loader:
+            optimizer.zero_grad()
+            if self.kind == "deep":
+                loss = self.deep(x.cuda()).sum()
+            else:
+                loss = self.wide(x.cuda()).sum()
+            loss.backward()
+            optimizer.step()
+
+
+Trainer(config).fit()
+"""
+
+
+def test_networks_of_which_an_object_has_one(check_noop: Check, check_transformed: Check) -> None:
+    check_noop(TWO_KINDS, reason="no single place above the training loop")
+    wide = TWO_KINDS.replace('        elif self.kind == "wide":\n    ', "")
+    compiled = "        self.wide.compile()\n        for x in loader:"
+    check_transformed(wide, wide.replace("        for x in loader:", compiled))
+
+
 def test_a_file_without_torch_imports_it_for_the_condition(check_transformed: Check) -> None:
     trainer = """
     import torch

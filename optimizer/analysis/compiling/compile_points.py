@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..calls.reach import reached_nodes
 from ..calls.signatures import argument_for, first_parameter
+from ..editing.bound_attributes import is_kept_always, is_read_always
 from ..editing.bound_names import is_bound, may_not_run
 from ..program.classes import family, kept_as
 from ..program.scopes import Assigned, Binding, Parameter, Path, Scope
@@ -166,18 +167,27 @@ class _Search:
         )
         return self._of_self(network.attr, module, at) if is_self else None
 
-    def _of_self(self, attribute: str, module: Module, at: ast.AST) -> list[CompilePoint] | None:
+    def _of_self(
+        self, attribute: str, module: Module, at: ast.AST, is_read: bool = True
+    ) -> list[CompilePoint] | None:
+        """The places for ``self.attribute``, without which what runs at ``at`` fails where ``is_read``."""
         function, cls = module.function(at), module.enclosing_class(at)
         if function is None or cls is None:
             return None
+        is_read = is_read and not may_not_run(module, at, function)
+        is_read = is_read or is_read_always(module, function, attribute)
         sites = self._sites(function)
         relatives = {member.node for member in family(self._resolver, cls, module)}
         inside = [s for s in sites if s.module.enclosing_class(s.call) in relatives]
         outside = [site for site in sites if site not in inside]
         if inside:
             return self._each_site(
-                function, lambda site: self._of_self(attribute, site.module, site.call), inside
+                function,
+                lambda site: self._of_self(attribute, site.module, site.call, is_read),
+                inside,
             )
+        if not (is_read or is_kept_always(self._resolver, cls, module, attribute)):
+            return None
         kept = kept_as(self._resolver, cls, module, attribute)
         if any(site.module.loops(site.call) for site in outside):
             # Called for every epoch or step: only its caller can do something once.
