@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import ClassVar, TypeAlias
 
 from ..optimizer.analysis.compiling.compilation import (
@@ -50,7 +51,7 @@ from ..optimizer.analysis.compiling.compilation import (
     pads_batches,
     provable_steps,
 )
-from ..optimizer.analysis.compiling.compile_points import CompilePoint
+from ..optimizer.analysis.compiling.compile_points import CompilePoint, common_point
 from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_compile_obstacle
 from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
@@ -174,11 +175,9 @@ class Compile(Transform):
                     final.values(), network, point
                 ):
                     final.setdefault((point.statement, point.code), _Final(step, network, point))
-        places = dict.fromkeys(statement for statement, _ in final)
-        for place in places:
-            yield self._compiled(
-                script, [f for f in final.values() if f.point.statement is place], options
-            )
+        once = _once(final.values())
+        for place in dict.fromkeys(each.point.statement for each in once):
+            yield self._compiled(script, [f for f in once if f.point.statement is place], options)
 
     def _frameworks(self, script: TrainingScript) -> Iterator[Skip]:
         """That Trainers of Lightning run the steps of a script that has none of its own."""
@@ -264,6 +263,18 @@ def _compiled_above(final: Iterable[_Final], network: Model, point: CompilePoint
         and other.point.statement.lineno < point.statement.lineno
         for other in final
     )
+
+
+def _once(final: Iterable[_Final]) -> list[_Final]:
+    """``final``, with what a branch trains ahead of a loop, in a warm-up say, compiled above both."""
+    found = list(final)
+    for first, second in permutations(found, 2):
+        is_same = first.network.node is second.network.node
+        point = common_point(first.point, second.point) if is_same else None
+        if point is not None and first in found and second in found:
+            found[found.index(first)] = replace(first, point=point)
+            found.remove(second)
+    return found
 
 
 def _insertion(point: CompilePoint, code: str) -> InsertBefore | InsertAfter:

@@ -1458,6 +1458,24 @@ def test_one_name_of_which_the_step_may_train_other_networks(check_transformed: 
     )
 
 
+def test_a_warm_up_that_some_runs_skip(check_transformed: Check) -> None:
+    warm_up = """
+    if not resumed:
+        for x in loader:
+            optimizer.zero_grad()
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+    """
+    check_transformed(
+        script(SETUP, warm_up, LOOP), script(SETUP, "model.compile()\n", warm_up, LOOP)
+    )
+    again = warm_up.replace("not resumed:", "not resumed:\n        model = model.float()")
+    compiled = again.replace("        for x in", "        model.compile()\n        for x in")
+    check_transformed(
+        script(SETUP, again, LOOP), script(SETUP, compiled, "model.compile()\n", LOOP)
+    )
+
+
 TWO_KINDS = """
 import torch
 from data import loader

@@ -47,6 +47,29 @@ def compile_point(
     return replace(first, statement=_above_try(first.module, first.statement))
 
 
+def common_point(first: CompilePoint, second: CompilePoint) -> CompilePoint | None:
+    """The place for a network of ``second`` that an earlier branch trains at ``first``: above that ``if``; None where there is none."""
+    module = first.module
+    if module is not second.module or first.code != second.code:
+        return None
+    block = module.block(second.statement)
+    above = block[: block.index(second.statement)]
+    around = next((a for a in module.ancestors(first.statement) if a in above), None)
+    if not isinstance(around, ast.stmt) or _is_set_in(around, first.code):
+        return None
+    return replace(first, statement=around)
+
+
+def _is_set_in(statement: ast.stmt, code: str) -> bool:
+    """Whether ``statement`` sets what ``code`` names."""
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node) == code
+        for node in walk(statement)
+    )
+
+
 def _above_try(module: Module, statement: ast.stmt) -> ast.stmt:
     """The ``try`` that ``statement`` opens, which is about what the training raises; else ``statement`` itself."""
     around = module.parents[statement]
