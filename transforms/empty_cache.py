@@ -35,6 +35,7 @@ _LEFT_ALONE = {
     Pace.PHASE: "runs between phases, not in every step; left alone",
     Pace.ERROR: "recovers from an exception; left alone",
     Pace.SHORTAGE: "runs only when memory is short; left alone",
+    Pace.LOOP: "runs in a loop that is not known to be over steps; left alone",
     Pace.MIXED: "its function is called both in and outside of a loop over steps; left alone",
 }
 _REASON = (

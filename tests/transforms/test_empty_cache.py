@@ -221,6 +221,11 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             "between phases",
         ),
         (
+            "def validate(network, batches):\n    for x, y in batches:\n        x = x.cuda()\n"
+            "        print(network(x).sum().item())\n        torch.cuda.empty_cache()\n",
+            "a loop that is not known to be over steps",
+        ),
+        (
             "for x, y in loader:\n    try:\n"
             + step(2)
             + "    except RuntimeError:\n        torch.cuda.empty_cache()\n",

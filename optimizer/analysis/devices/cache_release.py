@@ -40,6 +40,7 @@ class Pace(Enum):
     PHASE = "between phases"
     ERROR = "after an exception"
     SHORTAGE = "when memory is short"
+    LOOP = "in every pass of a loop that may be over steps"
     MIXED = "both in and outside of a loop over steps"
 
 
@@ -214,6 +215,8 @@ class _Paces:
                 return Pace.PHASE
             if ancestor in self._step_loops and child in ancestor.body:  # type: ignore[attr-defined]
                 return Pace.STEP
+            if isinstance(ancestor, ast.For) and child in ancestor.body and _moves_items(ancestor):
+                return Pace.LOOP
             child = ancestor
         return Pace.PHASE
 
@@ -237,6 +240,17 @@ class _Paces:
             isinstance(r.node, ast.For | ast.AsyncFor | ast.While)
             for r in reached_nodes(self._resolver, block, module)
         )
+
+
+def _moves_items(loop: ast.For) -> bool:
+    """Whether ``loop`` copies what it goes over to a device, as loops over batches do: ``x = x.to(device)``."""
+    items = {node.id for node in lexical_nodes([loop.target]) if isinstance(node, ast.Name)}
+    return any(
+        isinstance(node, ast.Call)
+        and _identifier(node.func) in {"to", "cuda"}
+        and any(isinstance(n, ast.Name) and n.id in items for n in lexical_nodes([node.func]))
+        for node in lexical_nodes(loop.body)
+    )
 
 
 def _asks_for_memory(test: ast.expr) -> bool:
