@@ -232,6 +232,14 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             "recovers from an exception",
         ),
         (
+            "for x, y in loader:\n    try:\n"
+            + step(2)
+            + "    except RuntimeError as e:\n        if 'out of memory' in str(e):\n"
+            "            for p in model.parameters():\n                p.grad = None\n"
+            "            torch.cuda.empty_cache()\n",
+            "recovers from an exception",
+        ),
+        (
             "for x, y in loader:\n"
             + step(1)
             + "    if torch.cuda.memory_reserved() > 8e9:\n        torch.cuda.empty_cache()\n",

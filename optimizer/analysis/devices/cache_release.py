@@ -212,7 +212,7 @@ class _Paces:
             ):
                 return Pace.ONCE
             if isinstance(ancestor, ast.If) and self._is_phase(ancestor, child, module):
-                return Pace.PHASE
+                return Pace.ERROR if _recovers(module, ancestor) else Pace.PHASE
             if ancestor in self._step_loops and child in ancestor.body:  # type: ignore[attr-defined]
                 return Pace.STEP
             if isinstance(ancestor, ast.For) and child in ancestor.body and _moves_items(ancestor):
@@ -240,6 +240,14 @@ class _Paces:
             isinstance(r.node, ast.For | ast.AsyncFor | ast.While)
             for r in reached_nodes(self._resolver, block, module)
         )
+
+
+def _recovers(module: Module, branch: ast.If) -> bool:
+    """Whether ``branch`` is part of what is done about an exception: ``if "out of memory" in str(e):``."""
+    around = module.parents[branch]
+    while isinstance(around, ast.If | ast.With):
+        around = module.parents[around]
+    return isinstance(around, ast.ExceptHandler)
 
 
 def _moves_items(loop: ast.For) -> bool:
