@@ -1531,6 +1531,10 @@ def evaluating(use: str, returned: str = "results") -> str:
         ("results.append(output.float().softmax(1))", None),
         ("torch.save(output, 'output.pt')", "torch.save(output.float(), 'output.pt')"),
         ("results.append(find()(output))", "results.append(find()(output.float()))"),
+        (
+            "import visdom; visdom.Visdom().images(output)",
+            "import visdom; visdom.Visdom().images(output.float())",
+        ),
         ("results.append(output @ bank)", "results.append(output.float() @ bank)"),
         ("results.append(output @ output.t())", None),
     ],

@@ -17,7 +17,7 @@ from ..facts import Fact
 from ..program.sharing import user_of_definition
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
-from ..values.values import External, Made, Unknown, Value
+from ..values.values import Attribute, External, Made, Unknown, Value
 from .float_only import float_only
 from .float_values import FloatTrace
 from .half_functions import is_host_copy, steep_operand
@@ -199,6 +199,8 @@ def _is_foreign(callee: Value) -> bool:
             if package == "builtins" and not hasattr(builtins, last):
                 return True
             return name.partition(".")[0] not in _AT_EASE and not name.startswith("<")
+        case Attribute(of) if not isinstance(of, Unknown):
+            return _is_foreign(of)
         case Unknown():
             return True
         case _:
