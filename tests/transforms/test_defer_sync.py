@@ -322,6 +322,25 @@ def test_a_list_that_is_given_numbers_too(
     )
 
 
+def test_losses_that_each_pass_adds_up_anew(
+    check_transformed: Callable[..., None], check_noop: Callable[..., None]
+) -> None:
+    step = """
+    both = 0
+    for scale in (1, 2):
+        both += nn.functional.cross_entropy(model(x * scale), y)
+    both.backward()
+    {}
+    """
+    after = "losses = [value.item() for value in losses]\nprint(max(losses))"
+    check_transformed(
+        script("losses = []", step.format("losses.append(both.item())"), "print(max(losses))"),
+        script("losses = []", step.format("losses.append(both.detach())"), after),
+    )
+    kept = step.replace("both = 0", "").format("losses.append(both.item())")
+    check_noop(script("losses, both = [], 0", kept, "print(max(losses))"), reason="in place")
+
+
 def test_lists(check_transformed: Callable[..., None]) -> None:
     after = "print(sum(losses) / len(losses))"
     converted = f"losses = [value.item() for value in losses]\n{after}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ..editing.bound_names import is_bound
+from ..program.scopes import Assigned
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
@@ -42,9 +44,27 @@ def check_alias(read: DeviceRead) -> None:
             parent = module.parents[use]
             in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
             adds = isinstance(parent, ast.AugAssign) and parent.target is use
-            if (in_place or adds) and module.function(use) is module.function(source.node):
+            if not (in_place or adds) or module.function(use) is not module.function(source.node):
+                continue
+            if not _is_changed_first(module, use, source.node):
                 place = use if read is source else read.node
                 raise Refused(place, f"`{name}` is changed in place")
+
+
+def _is_changed_first(module: Module, use: ast.Name, read: ast.AST) -> bool:
+    """Whether a pass of the loop around ``read`` changes a tensor of its own at ``use``, ahead of ``read``: ``loss = 0``, then ``loss += part``."""
+    loops = module.loops(read)
+    if not loops or use not in set(walk(loops[0])) or use.lineno >= module.statement(read).lineno:
+        return False
+    found = module.scope(use).lookup(use.id)
+    made = [
+        binding.node
+        for binding in (found[1] if found is not None else [])
+        if isinstance(binding.source, Assigned)
+        and not binding.source.path
+        and isinstance(binding.source.value, ast.Constant | ast.Call | ast.BinOp)
+    ]
+    return is_bound(module, made, module.statement(use), within=loops[0])
 
 
 def check_width(read: DeviceRead) -> None:
