@@ -94,6 +94,7 @@ from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _UNCALLED = "nothing in this file calls this step: on which device it runs, its callers know"
 
+_UNMOVED = "the network is not seen to be moved to a GPU"
 _HALF_FINISHED = "`GradScaler` is in use already, without autocast, which is not added: "
 _BESIDE = "the step stays in float32: the script's own autocast is around other steps alone"
 _IN_PLACE = "the evaluation stays in float32: it is written as a comprehension, not as a loop"
@@ -162,6 +163,9 @@ class Autocast(Transform):
                 yield self._skip(step, _UNCALLED if told else refusal)
             return
         codes, done, stopped = by_fitness(script.resolver, steps)
+        unmoved = _on_host(script, codes) if script.targets_cuda(options) else []
+        yield from (self._skip(half.code, _UNMOVED) for half in unmoved)
+        codes = [half for half in codes if half not in unmoved]
         useless = None if done else _no_gain(script, codes, options)
         if useless is not None:
             yield from (self._skip(half.code, useless) for half in codes)
@@ -224,9 +228,6 @@ class Autocast(Transform):
         resolver, first = script.resolver, codes[0].code
         on_cpu = not script.targets_cuda(options)
         device = network_device(resolver, [n for half in codes for n in half.networks])
-        if device.kind is DeviceKind.CPU and not on_cpu:
-            yield self._skip(first, "the network is not seen to be moved to a GPU")
-            return
         chosen = chosen_precision(resolver, codes, script.loops, options)
         if not isinstance(chosen, tuple):
             yield self._skip(first, chosen)
@@ -356,6 +357,12 @@ class Autocast(Transform):
 
     def _skip(self, code: StepCode | EvaluationCode, reason: Fact | str, before: str = "") -> Skip:
         return self.skip(code.path, _span(code), before + said(reason, code))
+
+
+def _on_host(script: TrainingScript, codes: Sequence[HalfCode]) -> list[HalfCode]:
+    """Those whose networks nothing moves to a GPU."""
+    resolver = script.resolver
+    return [h for h in codes if network_device(resolver, h.networks).kind is DeviceKind.CPU]
 
 
 def _half_uses(script: TrainingScript, codes: Sequence[HalfCode]) -> tuple[HalfUse, ...]:

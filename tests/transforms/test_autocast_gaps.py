@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 Check = Callable[..., None]
+Rewrite = Callable[..., Any]
 
 TRAIN = """\
 import torch
@@ -145,3 +147,30 @@ for x, ones, zeros, noise in loader:
         GAN.format(**PARTS) + other,
         "the step stays in float32: the script's own autocast is around other steps alone",
     )
+
+
+def test_a_network_that_stays_on_the_host_beside_one_that_is_moved(rewrite: Rewrite) -> None:
+    """Each step is asked where its own network is: what is on the CPU is not computed in half precision there."""
+    moved = """\
+import torch
+from torch import nn
+
+big = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 2)).cuda()
+optimizer = torch.optim.Adam(big.parameters())
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(big(x.cuda()), y.cuda()).backward()
+    optimizer.step()
+"""
+    kept = """\
+head = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 2))
+head_optimizer = torch.optim.Adam(head.parameters())
+for x, y in features:
+    head_optimizer.zero_grad()
+    nn.functional.cross_entropy(head(x), y).backward()
+    head_optimizer.step()
+"""
+    (file,) = rewrite(moved + kept, ["autocast"]).files
+    assert file.text.endswith(kept)
+    assert "with torch.autocast" in file.text
+    assert [skip.message for skip in file.skips] == ["the network is not seen to be moved to a GPU"]
