@@ -229,3 +229,32 @@ def test_a_scaler_that_serves_two_optimizers(check_transformed: Check) -> None:
         written() + second.format(forward=loss),
         written(forward=UNDER_AUTOCAST) + second.format(forward=f"{CONTEXT}\n        {loss}"),
     )
+
+
+UNSEEN = """\
+import importlib.util
+
+import torch
+from torch import nn
+
+spec = importlib.util.spec_from_file_location("helpers", "10_helpers.py")
+helpers = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(helpers)
+model = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+{scaler}
+for x, y in loader:
+    optimizer.zero_grad()
+    with helpers.amp_context():
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    {scaled}.backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("scaler", ["scaler = helpers.make_scaler()", "scaler = find()"])
+def test_a_loss_scaled_by_what_is_made_out_of_sight(check_noop: Check, scaler: str) -> None:
+    """Where a step scales its loss, its forward pass runs in half precision, or in what its context decides."""
+    code = UNSEEN.format(scaler=scaler, scaled="scaler.scale(loss)")
+    check_noop(code, reason="`scaler.scale(loss)` is in use already")

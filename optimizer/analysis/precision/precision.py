@@ -18,7 +18,7 @@ from ..program.project import Project
 from ..program.syntax import Module
 from ..training.steps import EvaluationCode, StepCode
 from ..values.resolver import Resolver
-from ..values.values import Literal, Option
+from ..values.values import Class, External, Instance, Literal, Made, Option
 
 _AMP = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd", "set_autocast_enabled"})
 _HALF_TYPES = frozenset({"float16", "half", "bfloat16", "HalfTensor", "BFloat16Tensor"})
@@ -85,7 +85,7 @@ class FrameworkUse(Fact):
 
 def find_precision_uses(resolver: Resolver) -> tuple[PrecisionUse, ...]:
     """Autocast, loss scaling and half-precision types that are there already, in source order per module."""
-    wanted = _AMP | _HALF_TYPES
+    wanted = _AMP | _HALF_TYPES | {"scale"}
     found: list[PrecisionUse] = []
     for module in resolver.project.modules:
         for node, name in _named(module, wanted):
@@ -101,11 +101,31 @@ def _precision_use(resolver: Resolver, node: ast.expr, name: str, module: Module
         return f"`{name}`"
     if name in _HALF_TYPES and any(n.startswith("torch.") for n in libraries):
         return f"`torch.{name}`"
+    if name == "scale":
+        return _unseen_scaling(resolver, node, module)
     parent = module.parents.get(node)
     converts = isinstance(parent, ast.Call) and parent.func is node and not parent.args
     if name in {"half", "bfloat16"} and isinstance(node, ast.Attribute) and converts:
         return f"`.{name}()`"
     return None
+
+
+def _unseen_scaling(resolver: Resolver, node: ast.expr, module: Module) -> str | None:
+    """``scaler.scale(loss)`` before ``.backward()``, of a scaler that is made where the analysis does not see it."""
+    call = module.parents.get(node)
+    method = module.parents.get(call) if call is not None else None
+    match node, call, method:
+        case ast.Attribute(value=scaler), ast.Call(func=called), ast.Attribute(attr="backward"):
+            values = resolver.values(scaler, module)
+            makers = [v.maker if isinstance(v, Made) else v for v in values]
+            is_seen = called is not node or any(
+                isinstance(maker, Class | Instance)
+                or (isinstance(maker, External) and maker.name.startswith(("torch.", "apex.")))
+                for maker in makers
+            )
+            return None if is_seen else f"`{module.code(call)}`"
+        case _:
+            return None
 
 
 def half_precision_use(
