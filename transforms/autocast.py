@@ -19,7 +19,7 @@ serves every optimizer of a step: float16 where it is enabled (``enabled=scaler.
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
 double backward; for adversarial attacks, which go by the signs of gradients, or whose optimizer changes an input; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
-sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with Fourier transforms, complex, sparse or
+sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with solvers of differential equations; with Fourier transforms, complex, sparse or
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and
 ``torch.linalg`` (also inside ``MultivariateNormal``), may be given half precision, or a matrix is decomposed that came of it; with squared distances made of a matrix product (a nearest
 code or neighbour found so is another one in half precision) or differences of Gram matrices or covariances, also from the identity (an orthogonality penalty); with positions in an

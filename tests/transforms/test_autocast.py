@@ -2077,6 +2077,13 @@ REFUSED = {
         ),
         "differences of Gram matrices",
     ),
+    "differential equation": (
+        dict(
+            setup="from torchdiffeq import odeint\n" + SETUP,
+            forward="return odeint(lambda t, y: self.fc(y), x, torch.tensor([0.0, 1.0]).to(x))[-1]",
+        ),
+        "differential equations",
+    ),
     "Fourier transform": (dict(forward="return torch.fft.rfft(self.fc(x)).abs()"), "Fourier"),
     "complex numbers": (
         dict(forward="return torch.view_as_complex(self.fc(x)).abs()"),

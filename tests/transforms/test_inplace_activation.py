@@ -374,6 +374,7 @@ def test_somebody_looks_inside(check_noop: Check, extra: str) -> None:
     [
         ("net.net[0].register_forward_hook(print)\n", "net.net[0].register_forward_hook"),
         ("x = [layer(torch.ones(3)) for layer in net.net]\n", "layer(torch.ones(3))"),
+        ("kept = [layer.result for layer in net.net]\n", "net.net"),
     ],
 )
 def test_what_looks_inside_is_told(check_noop: Check, extra: str, code: str) -> None:

@@ -147,7 +147,7 @@ def look_inside(resolver: Resolver) -> Fact | None:
     for module in resolver.project.modules:
         for node in module.nodes:
             if _looks_inside(resolver, node, module) and not never_runs(resolver, node, module):
-                return Fact(module, node)
+                return Fact(module, node.iter if isinstance(node, ast.comprehension) else node)
     return None
 
 

@@ -49,6 +49,7 @@ _SAME_TYPE_METHODS = frozenset(
 )
 _SAME_TYPE_FUNCTIONS = _SAME_TYPE_METHODS | {"allclose", "inner", "isclose"}
 _ONE_TYPE = _SAME_TYPE_WRITES | _SAME_TYPE_METHODS | {"scatter", "scatter_"}
+_SOLVERS = ("torchdiffeq.", "torchsde.", "torchcde.", "torchdyn.")
 _OTHER_TYPES = frozenset(
     f"torch.{name}"
     for name in "bool uint8 int8 int16 int32 int64 short int long complex64 complex128".split()
@@ -66,6 +67,7 @@ _OF_PROBABILITIES = (
 )
 _DISTANCE = "squared distances made of a matrix product lose their digits in half precision"
 _COVARIANCE = "differences of Gram matrices or covariances, also from the identity, lose their digits in half precision"
+_EQUATION = "a solver of differential equations picks its steps by errors smaller than the rounding of half precision"
 _SCALARS = (bool, int, float, type(None))
 _Finding = tuple[str, bool] | None
 
@@ -236,6 +238,12 @@ def _indexed_write(resolver: Resolver, node: ast.Assign, module: Module) -> _Fin
     return None
 
 
+def _differential_equation(resolver: Resolver, reached: Reached) -> _Finding:
+    if not any(name.startswith(_SOLVERS) for name in called_names(resolver, reached)):
+        return None
+    return _EQUATION, False
+
+
 def _is_scalar(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is a number or a truth value, or None, which no tensor takes: then the write does not run."""
     if constant(node) is not None or is_number(resolver, node, module):
@@ -301,4 +309,5 @@ _CALL_CHECKS: tuple[Callable[[Resolver, Reached], _Finding], ...] = (
     _sparse,
     _captured,
     _gradient_hook,
+    _differential_equation,
 )
