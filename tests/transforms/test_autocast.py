@@ -2418,6 +2418,8 @@ def test_a_network_that_is_run_past_its_call(check_noop: Check) -> None:
     step = STEP.replace("model(", "model.forward(")
     assert step != STEP
     check_noop(training(step), "goes past the call of the network, `model(..)`, which")
+    both = STEP.replace("loss = ", "loss = model.forward(x.cuda()).mean() + ")
+    check_noop(training(both), "goes past the call of the network, `model(..)`, which")
 
 
 def test_script_for_the_cpu(check_noop: Check) -> None:

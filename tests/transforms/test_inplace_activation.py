@@ -412,6 +412,11 @@ def test_settings_of_layers_are_no_layers(check_transformed: Check, items: str) 
     check_transformed(text, text.replace("ReLU()", "ReLU(inplace=True)"))
 
 
+def test_types_with_parameters_are_no_layers(check_transformed: Check) -> None:
+    text = sequence("nn.Conv2d(3, 3, 3), nn.ReLU()", extra="\nmoves = list[int](board.moves)\n")
+    check_transformed(text, text.replace("ReLU()", "ReLU(inplace=True)"))
+
+
 def test_layers_in_other_layers_are_layers(check_noop: Check) -> None:
     for part in ("net.net[0]", "layers[0]"):
         extra = (

@@ -254,8 +254,14 @@ def _runs_an_element(resolver: Resolver, call: ast.Call, module: Module) -> bool
             or "builtins.next" in resolver.names(func.func, module)
         ):
             return True
-        is_taken = isinstance(func, ast.Subscript)
+        is_taken = isinstance(func, ast.Subscript) and not _is_type(resolver, func, module)
     return is_taken and any(_may_hold_layers(v) for v in resolver.values(func, module))
+
+
+def _is_type(resolver: Resolver, part: ast.Subscript, module: Module) -> bool:
+    """Whether ``part`` is a type with its parameters, ``list[int]``."""
+    names = resolver.names(part.value, module)
+    return bool(names) and all(n.startswith(("builtins.", "collections.")) for n in names)
 
 
 def _looks_up(resolver: Resolver, call: ast.Call, module: Module) -> bool:

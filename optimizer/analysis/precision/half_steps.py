@@ -91,9 +91,11 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         return obstacle
     nodes = list(_nodes(resolver, code, into_forward=True))
     forwards = forward_calls(resolver, [*_nodes(resolver, code, into_forward=False)])
-    if not forwards:
-        unseen = Obstacle(code.module, _place(code), NO_NETWORK)
-        return _past_the_call(resolver, _whole(resolver, code)) or unseen
+    if isinstance(code, StepCode) or not forwards:
+        # Of a step that also calls networks the rest would stay in float32, and what it is given be rounded.
+        past = _past_the_call(resolver, _whole(resolver, code))
+        if past is not None or not forwards:
+            return past or Obstacle(code.module, _place(code), NO_NETWORK)
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     calls = frozenset(call.node for call in forwards)
