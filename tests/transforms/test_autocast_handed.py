@@ -325,3 +325,59 @@ def test_a_prediction_in_the_units_of_the_data_is_float32(check_transformed: Che
         "        predicted = scale.inverse_transform(model(x).float())\n        loss",
     )
     check_transformed(START + scale + text, START + scale + after, amp=AmpDtype.BF16)
+
+
+NESTED = """\
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = model.to(self.device)
+        self.loader = loader
+        {kept}
+
+    def train(self):
+        {local}
+
+        def run_epoch(split):
+            for x, y in self.loader:
+                loss = nn.functional.cross_entropy({own}model(x.to(self.device)), y.to(self.device))
+                if split == "train":
+                    {own}optimizer.zero_grad()
+                    loss.backward()
+                    {own}optimizer.step()
+
+        for epoch in range(100):
+            run_epoch("train")
+
+
+net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Flatten(), nn.Linear(57600, 10))
+Trainer(net, loader).train()
+"""
+
+
+MADE = "optimizer = torch.optim.Adam(self.model.parameters())"
+
+
+@pytest.mark.parametrize(
+    ("own", "kept", "local"),
+    [
+        ("", "self.epochs = 100", f"model = self.model\n        {MADE}"),
+        ("self.", f"self.{MADE}", "epochs = 100"),
+    ],
+)
+def test_a_step_in_a_function_inside_a_method(
+    rewrite: Callable[..., RewriteResult], own: str, kept: str, local: str
+) -> None:
+    """There ``self`` is that of the method around it, not what the function is given first."""
+    code = NESTED.format(own=own, kept=kept, local=local)
+    (file,) = rewrite(code, ["autocast", "compile"]).files
+    assert not file.errors
+    assert "split.device" not in file.text
+    assert f"{own}scaler.scale(loss).backward()" in file.text
+    assert f"            {own}model.compile()\n        for epoch" in file.text
+    made = " ".join(file.text.split()).replace("( ", "(")
+    assert f'{own}scaler = torch.amp.GradScaler("cuda", enabled=self.device == "cuda" and ' in made

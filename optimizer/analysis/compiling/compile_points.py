@@ -10,6 +10,7 @@ from ..calls.reach import reached_nodes
 from ..calls.signatures import argument_for, first_parameter
 from ..editing.bound_attributes import is_kept_always, is_read_always
 from ..editing.bound_names import is_bound, may_not_run
+from ..editing.own_attributes import own_name
 from ..program.classes import family, kept_as
 from ..program.scopes import Assigned, Binding, Parameter, Path, Scope
 from ..program.syntax import FunctionNode, Module
@@ -184,10 +185,7 @@ class _Search:
         self, network: ast.Attribute, module: Module, at: ast.AST
     ) -> list[CompilePoint] | None:
         """``self.model``: in the outermost of the methods that lead to the call."""
-        function = module.function(at)
-        is_self = function is not None and first_parameter(function) == getattr(
-            network.value, "id", ""
-        )
+        is_self = getattr(network.value, "id", "") == own_name(at, module)
         return self._of_self(network.attr, module, at) if is_self else None
 
     def _of_self(
@@ -219,8 +217,10 @@ class _Search:
             )
         here = [value for value, _, where in kept if where.function(value) is function]
         statement = _above(module, at, here)
-        code = f"{first_parameter(function)}.{attribute}"
-        return [CompilePoint(module, statement, code)] if statement is not None else None
+        own = own_name(at, module)
+        if statement is None or own is None:
+            return None
+        return [CompilePoint(module, statement, f"{own}.{attribute}")]
 
     def _of_object(
         self, attribute: str, kept: Sequence[tuple[ast.expr, Path, Module]], site: CallSite

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit
 from ..calls.signatures import call_argument, first_parameter
-from ..editing.own_attributes import is_kept_before, is_set_below
+from ..editing.own_attributes import is_kept_before, is_set_below, own_name
 from ..editing.references import quoted, reference
 from ..facts import DeviceKind, Model
 from ..loading.iterations import top_level_starts
@@ -394,19 +394,18 @@ def _is_set(
 
 def _receiver(module: Module, name: ast.Name) -> ast.ClassDef | None:
     """The class of whose methods ``name`` is the ``self``."""
-    function = module.function(name)
     found = module.scope(name).lookup(name.id)
-    if function is None or found is None or not isinstance(found[1][0].source, Parameter):
+    if found is None or not isinstance(found[1][0].source, Parameter):
         return None
-    return module.enclosing_class(name) if first_parameter(function) == name.id else None
+    return module.enclosing_class(name) if own_name(name, module) == name.id else None
 
 
 def _own_receiver(
     resolver: Resolver, receiver: ast.ClassDef, use: ast.AST, at: ast.stmt, module: Module
 ) -> str | None:
     """The ``self`` of the method around ``at`` where it is, or may be, the one of ``receiver`` and has what ``use`` reads of it."""
-    function, cls = module.function(at), module.enclosing_class(at)
+    own, cls = own_name(at, module), module.enclosing_class(at)
     relatives = {relative.node for relative in family(resolver, cls, module)}
-    if function is None or receiver not in relatives or not isinstance(use, ast.Attribute):
+    if own is None or receiver not in relatives or not isinstance(use, ast.Attribute):
         return None
-    return first_parameter(function) if is_kept_before(resolver, use.attr, at, module) else None
+    return own if is_kept_before(resolver, use.attr, at, module) else None

@@ -18,6 +18,7 @@ from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Function
+from .own_attributes import own_name
 
 
 class SharedFunctionError(Exception):
@@ -106,8 +107,7 @@ def sees_attribute(
     resolver: Resolver, companion: Companion, at: ast.AST, at_module: Module
 ) -> bool:
     """Whether a method that ``at`` stands in sees a companion that is an attribute of ``self``."""
-    method = at_module.function(at)
-    if method is None or f"{first_parameter(method)}." != companion.prefix:
+    if f"{own_name(at, at_module)}." != companion.prefix:
         return False
     maker = companion.module.enclosing_class(companion.statement)
     relatives = family(resolver, at_module.enclosing_class(at), at_module)
@@ -146,8 +146,7 @@ def _follow_attribute(
     resolver: Resolver, expression: ast.Attribute, module: Module, trace: _Trace
 ) -> bool:
     """``self.optimizer``: the companion is made where the attribute is assigned, in this class or a relative."""
-    method, cls = module.function(expression), module.enclosing_class(expression)
-    owner = first_parameter(method) if method is not None else None
+    owner, cls = own_name(expression, module), module.enclosing_class(expression)
     if owner is None or getattr(expression.value, "id", None) != owner:
         return False
     assigned = kept_as(resolver, cls, module, expression.attr)

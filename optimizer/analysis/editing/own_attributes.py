@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Set
 
+from ..calls.signatures import first_parameter
 from ..program.classes import family, kept_as
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
@@ -18,6 +19,18 @@ def is_kept_before(resolver: Resolver, name: str, at: ast.AST, module: Module) -
     method sets it, unless the constructor gets to ``at`` first. What nothing in the project sets is taken to be there.
     """
     return _is_kept(resolver, name, at, module, frozenset())
+
+
+def own_name(at: ast.AST, module: Module) -> str | None:
+    """What the object whose method ``at`` runs in is called there (``self``), also in functions inside that method."""
+    for ancestor in module.ancestors(at):
+        if isinstance(ancestor, FunctionNode) and isinstance(
+            module.parents[ancestor], ast.ClassDef
+        ):
+            name = first_parameter(ancestor)
+            found = module.scope(at).lookup(name) if name is not None else None
+            return name if found is not None and found[0].node is ancestor else None
+    return None
 
 
 def is_set_below(use: ast.AST, at: ast.stmt, module: Module) -> bool:
