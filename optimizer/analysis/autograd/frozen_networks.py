@@ -215,7 +215,8 @@ class _Search:
 
     def _common_weight(self, model: Model) -> str | None:
         """A weight or layer that is a variable of a whole file, and that the code of ``model`` reads."""
-        copied = set(walk(model.node)) if is_deep_copy(self._resolver, model) else set()
+        is_copy = is_deep_copy(self._resolver, model)
+        copied = frozenset(walk(model.node)) if is_copy else frozenset[ast.AST]()
         for reached in network_code(self._resolver, (model,)):
             node, module = reached.node, reached.module
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
