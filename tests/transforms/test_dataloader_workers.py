@@ -1288,7 +1288,7 @@ def test_sampler_that_the_loop_updates(check_noop: Check) -> None:
 @pytest.mark.parametrize(
     ("dataset", "named"),
     [
-        ("pick(\n    'train',\n)", "what `pick(` is cannot be traced"),
+        ("pick(\n    'train',\n)", "what `pick('train')` is cannot be traced"),
         ("missing.Photos()", "whether `missing.Photos` works"),
     ],
 )
