@@ -36,6 +36,7 @@ _LEFT_ALONE = {
     Pace.ERROR: "recovers from an exception; left alone",
     Pace.SHORTAGE: "runs only when memory is short; left alone",
     Pace.LOOP: "runs in a loop that is not known to be over steps; left alone",
+    Pace.UNKNOWN: "is in a function that nothing is seen to call; left alone",
     Pace.MIXED: "its function is called both in and outside of a loop over steps; left alone",
 }
 _REASON = (

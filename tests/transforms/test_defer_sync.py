@@ -784,6 +784,18 @@ def test_only_exact_sums_where_no_others_are_allowed(
         ),
         (
             "total = 0.0",
+            "total += loss.item()\nshort = x[:, : output.argmax(1).sum()]",
+            "print(total)",
+            "needs its values in every step",
+        ),
+        (
+            "total = 0.0",
+            "total += loss.item()\nfor row in range(output.argmax()):\n    x[row] += 1",
+            "print(total)",
+            "needs its values in every step",
+        ),
+        (
+            "total = 0.0",
             "total += loss.item()\nseen = y.tolist()",
             "pass",
             "`y.tolist()` copies to the host",

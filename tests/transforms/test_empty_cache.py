@@ -225,6 +225,7 @@ def test_two_places_sharing_the_import(check_transformed: Check) -> None:
             "        print(network(x).sum().item())\n        torch.cuda.empty_cache()\n",
             "a loop that is not known to be over steps",
         ),
+        ("def sample(x):\n    torch.cuda.empty_cache()\n    return x\n", "nothing is seen to call"),
         (
             "for x, y in loader:\n    try:\n"
             + step(2)

@@ -41,6 +41,7 @@ class Pace(Enum):
     ERROR = "after an exception"
     SHORTAGE = "when memory is short"
     LOOP = "in every pass of a loop that may be over steps"
+    UNKNOWN = "as often as its function is called, which nothing is seen to do"
     MIXED = "both in and outside of a loop over steps"
 
 
@@ -222,7 +223,9 @@ class _Paces:
 
     def _of_function(self, function: FunctionNode) -> Pace:
         sites = self._resolver.call_sites(function)
-        if function in self._active or not sites:
+        if not sites:
+            return Pace.UNKNOWN
+        if function in self._active:
             return Pace.PHASE
         self._active.add(function)
         paces = {self.of(site.call, site.module) for site in sites}

@@ -25,7 +25,7 @@ _FETCHING_METHODS = frozenset(
 _FETCHING_FUNCTIONS = frozenset(
     f"torch.{name}"
     for name in "nonzero argwhere masked_select unique unique_consecutive equal allclose is_nonzero".split()
-) | frozenset(f"builtins.{name}" for name in "bool str format print min max".split())
+) | frozenset(f"builtins.{name}" for name in "bool str format print min max range".split())
 """Functions that look at the values of the tensors they are given; the sizes of some results depend on them."""
 _COPYING_METHODS = frozenset({"cpu", "numpy", "to", "tolist"})
 _SHOWING_METHODS = SHOWS | {"add_scalar"}
@@ -92,6 +92,8 @@ def waits_at(
             yield from (part for part in parts if kinds.of(part, module) in _TENSORS)
         case ast.Subscript(slice=ast.Compare() as mask, ctx=ast.Load()):
             asked = [mask]
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            asked = [bound for bound in (lower, upper, step) if bound is not None]
         case ast.Call():
             asked = []
             if _call_waits(resolver, kinds, node, module):
