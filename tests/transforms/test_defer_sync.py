@@ -350,6 +350,29 @@ def test_lists(check_transformed: Callable[..., None]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        "if torch.rand(1).item() < 0.5:\n    x = x.flip(1)",
+        "if torch.rand(1) < 0.5:\n    x = x.flip(1)",
+        "turns = torch.randint(0, 4, (1,))\nif turns.item():\n    x = torch.rot90(x, int(turns.item()))",
+    ],
+)
+def test_numbers_drawn_on_the_host_wait_for_nothing(
+    check_transformed: Callable[..., None], draw: str
+) -> None:
+    check_transformed(
+        script("total = 0.0", f"{draw}\ntotal += loss.item()", "print(total)"),
+        script("total = 0.0", f"{draw}\ntotal += loss.detach().double()", "print(float(total))"),
+    )
+
+
+def test_numbers_drawn_where_a_gpu_is_the_default(check_noop: Callable[..., None]) -> None:
+    draw = "if torch.rand(1).item() < 0.5:\n    x = x.flip(1)\ntotal += loss.item()"
+    head = HEAD + 'torch.set_default_device("cuda")\n'
+    check_noop(script("total = 0.0", draw, "print(total)", head), reason="is compared")
+
+
 def test_a_list_that_grows_by_lists(check_transformed: Callable[..., None]) -> None:
     after = "print(sum(losses) / len(losses))"
     converted = f"losses = [value.item() for value in losses]\n{after}"

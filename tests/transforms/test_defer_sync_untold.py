@@ -102,7 +102,10 @@ for step in range(100):
         ("if epoch % 10 == 0:\n    pass", ""),
         ("tell(x)", "def tell(x):\n    return x.shape[0]\n"),
         ("tell(torch.ones(1, 3).cpu() / 2)", ""),
-        ("tell(y)", "def tell(y):\n    for i in range(y):\n        if i > 0:\n            pass\n"),
+        (
+            "tell(y)",
+            "def tell(y):\n    for i in range(len(y)):\n        if i > 0:\n            pass\n",
+        ),
         ("outputs.append(loss.detach())", ""),
     ],
 )

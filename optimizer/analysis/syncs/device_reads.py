@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..devices.host_tensors import holds_host_numbers
 from ..facts import Fact, Loop, LoopKind
 from ..program.reaching import reaching_bindings
 from ..program.syntax import LoopNode, Module
@@ -75,6 +76,8 @@ def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRea
             is_method = isinstance(call.func, ast.Attribute) or _is_item(call.args[0])
             # What `float()` is given is a number more often than not; nothing but a tensor or an array has `.item()`.
             if kind is TensorKind.HOST or (kind is TensorKind.UNKNOWN and not is_method):
+                continue
+            if holds_host_numbers(resolver, tensor, module):
                 continue
             found.append(DeviceRead(module, call, tensor, kind))
     return tuple(found)

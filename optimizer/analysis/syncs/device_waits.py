@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..calls.reach import lexical_nodes, reached_nodes
+from ..devices.host_tensors import holds_host_numbers
 from ..facts import Fact, Loop
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
@@ -105,6 +106,8 @@ def waits_at(
 
 def _is_tensor(resolver: Resolver, kinds: TensorKinds, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is a tensor on the device; so is what ``any`` and ``all`` make of one."""
+    if _is_drawn_on_host(resolver, kinds, node, module):
+        return False
     if kinds.of(node, module) in _TENSORS:
         return True
     if not isinstance(node, ast.Call):
@@ -115,6 +118,16 @@ def _is_tensor(resolver: Resolver, kinds: TensorKinds, node: ast.expr, module: M
     if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"any", "all"}:
         return False
     return kinds.of(node.func.value, module) in _TENSORS
+
+
+def _is_drawn_on_host(
+    resolver: Resolver, kinds: TensorKinds, node: ast.expr, module: Module
+) -> bool:
+    """Whether ``node`` is ``torch.rand(1)``, or ``torch.rand(1) < 0.5``."""
+    if isinstance(node, ast.Compare):
+        others = [kinds.of(other, module) for other in node.comparators]
+        return holds_host_numbers(resolver, node.left, module) and not _TENSORS & set(others)
+    return holds_host_numbers(resolver, node, module)
 
 
 def _call_waits(resolver: Resolver, kinds: TensorKinds, call: ast.Call, module: Module) -> bool:

@@ -10,12 +10,11 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ..calls.reach import lexical_nodes, never_runs, reached_nodes
-from ..calls.signatures import call_argument
-from ..devices.construction import ConstructionFinder
+from ..devices.host_tensors import is_made_on_host
 from ..facts import Fact, Loop, LoopKind
 from ..networks.models import is_module_class
 from ..obstacles import Obstacle
-from ..program.syntax import LoopNode, Module, last_identifier
+from ..program.syntax import LoopNode, Module
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
@@ -102,18 +101,10 @@ def _waits(
             unknown = kinds.of(receiver, module) is TensorKind.UNKNOWN
             values = resolver.values(receiver, module)
             is_network = any(_is_network(resolver, value) for value in values)
-            if unknown and not is_network and not _is_made_on_host(resolver, receiver, module):
+            if unknown and not is_network and not is_made_on_host(resolver, receiver, module):
                 yield node
         case _:
             pass
-
-
-def _is_made_on_host(resolver: Resolver, node: ast.expr, module: Module) -> bool:
-    """``torch.ones(3)``, which ``cpu`` leaves where it is."""
-    chain = ConstructionFinder(resolver).chain(node, module)
-    if chain is None or call_argument(chain[0], "device") is not None:
-        return False
-    return not any(last_identifier(step.func) in {"to", "cuda"} for step in chain[1])
 
 
 def _is_network(resolver: Resolver, value: Value) -> bool:
