@@ -604,6 +604,12 @@ SAFE = {
             builder.add(Image.open(str(i)))
             return builder.rows
     """,
+    "transform whose name ends as that of a method that works in place": """\
+        def __init__(self, transforms_=transforms.ToTensor()):
+            self.transforms_ = transforms_
+        def __getitem__(self, i):
+            return self.transforms_(Image.open(str(i)))
+    """,
     "read-out HDF5": """\
         def __init__(self):
             with h5py.File("x.h5") as file:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..calls.signatures import call_argument
+from ..calls.signatures import call_argument, first_parameter
+from ..program.classes import kept_as
 from ..program.syntax import Module
 from ..tensors.overwrites import says_inplace
 from .resolver import Resolver
@@ -70,11 +71,20 @@ def changed_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Itera
         if says_inplace(call) and any(name.startswith("torch.nn.") for name in names):
             yield from call.args[:1]
         return
-    if isinstance(function, ast.Attribute):
+    if isinstance(function, ast.Attribute) and not _is_stored(resolver, function, module):
         if changes_receiver(function.attr) or _is_true(call_argument(call, "inplace")):
             yield function.value
         elif function.attr == "shuffle":  # of a generator that is handed around
             yield from call.args[:1]
+
+
+def _is_stored(resolver: Resolver, function: ast.Attribute, module: Module) -> bool:
+    """Whether ``function`` is what the object it is called on keeps, no method of it: ``self.transforms_``."""
+    cls, method = module.enclosing_class(function), module.function(function)
+    if cls is None or method is None or not isinstance(function.value, ast.Name):
+        return False
+    is_self = function.value.id == first_parameter(method)
+    return is_self and bool(kept_as(resolver, cls, module, function.attr))
 
 
 def _changed_by_assignment(target: ast.expr) -> Iterator[ast.expr]:
