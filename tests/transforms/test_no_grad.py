@@ -614,10 +614,21 @@ def test_a_sum_that_is_kept_is_no_method_of_a_tensor(check_transformed: Check) -
 
 @pytest.mark.parametrize(
     ("shortcut", "follows"),
-    [("lambda x: x", True), ("lambda x: 2 * x + 1", True), ("lambda x: kept.append(x)", False)],
+    [
+        ("lambda x: x", True),
+        ("lambda x: 2 * x + 1", True),
+        ("lambda x: nn.functional.leaky_relu(self.fc(x), negative_slope=0.2)", True),
+        ("lambda x, by=2: twice(x, by)", True),
+        ("lambda x: kept.append(x)", False),
+        ("lambda x: (lambda: x)()", False),
+        ("lambda x: x.sum().backward()", False),
+    ],
 )
 def test_a_lambda_for_a_shortcut(rewrite: Callable[..., Any], shortcut: str, follows: bool) -> None:
     body = f"""
+        def twice(x, by):
+            return x * by
+
         class Block(nn.Module):
             def __init__(self):
                 super().__init__()

@@ -73,6 +73,7 @@ class GradientFlow:
         self._in_any_forward = False
         self._seen: set[tuple[ast.AST, Context]] = set()
         self._kept: set[tuple[ast.AST, Context]] = set()
+        self._lambdas: set[tuple[ast.Lambda, Context]] = set()
         self._pending: list[Place] = []
         self._calls = CallContexts()
 
@@ -139,6 +140,9 @@ class GradientFlow:
                 return None
             case ast.stmt():
                 return self._statement(place, parent)
+            case ast.Lambda() if (parent, place.context) in self._lambdas and place.context:
+                self._pending += self._calls.leave(place.context, place.context, place.certain)
+                return None
             case ast.expr() if not isinstance(parent, _UNFOLLOWED):
                 return self._expression(place, parent)
             case _:
@@ -336,14 +340,23 @@ class GradientFlow:
         module = function.module
         if call is not CALLED_BY_REGION:
             self._pending += self._calls.enter(call, place)
+        if isinstance(function.node, ast.Lambda):
+            self._lambdas.add((function.node, call))
         found = module.scopes.by_node[function.node].bindings.get(argument.arg, [])
         for binding in found:
             if binding.node is argument:
                 for use in self._known.uses.of(binding, module):
-                    inside = module.function(use) is function.node
+                    inside = self._innermost(use, function) is function.node
                     if isinstance(use.ctx, ast.Load):
                         context = call if inside else None
                         self._pending.append(Place(use, module, context, place.certain))
+
+    @staticmethod
+    def _innermost(use: ast.Name, function: Function) -> ast.AST | None:
+        """The function that ``use`` of a parameter of ``function`` is part of; a lambda if that is what ``function`` is."""
+        if not isinstance(function.node, ast.Lambda):
+            return function.module.function(use)
+        return next(a for a in function.module.ancestors(use) if isinstance(a, ast.Lambda))
 
     def _returned(self, place: Place, statement: ast.Return) -> Escape | None:
         module = place.module

@@ -143,8 +143,8 @@ class CallEffects:
             functions = self._callees(call, module)
         enters: list[tuple[Function, ast.arg]] = []
         for function in functions:
-            if isinstance(function.node, ast.Lambda):
-                return _GOES_ON if _only_calculates(function.node) else _lost(call)
+            if isinstance(function.node, ast.Lambda) and _only_calculates(function.node):
+                return _GOES_ON
             name = parameter_of(function.node, given, call, function.bound)
             argument = _argument_node(function.node, name)
             if argument is None:
@@ -222,7 +222,7 @@ def _has_specs(text: ast.expr) -> bool:
     return bool(fields) and all(":" in field.split("}")[0] for field in fields)
 
 
-def _argument_node(function: FunctionNode, name: str | None) -> ast.arg | None:
+def _argument_node(function: FunctionNode | ast.Lambda, name: str | None) -> ast.arg | None:
     arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return next((arg for arg in every if arg.arg == name), None)

@@ -48,7 +48,7 @@ def gathered_for(function: FunctionNode, name: str, call: ast.Call, bound: bool)
 
 
 def parameter_of(
-    function: FunctionNode, given: ast.expr, call: ast.Call, bound: bool
+    function: FunctionNode | ast.Lambda, given: ast.expr, call: ast.Call, bound: bool
 ) -> str | None:
     """The parameter of ``function`` that gets the argument ``given`` of ``call``; None when ``*`` or ``**`` hides it."""
     arguments = function.args
