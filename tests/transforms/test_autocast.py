@@ -2422,6 +2422,15 @@ def test_a_network_that_is_run_past_its_call(check_noop: Check) -> None:
     check_noop(training(both), "goes past the call of the network, `model(..)`, which")
 
 
+def test_a_network_whose_own_method_runs_it(rewrite: Rewrite) -> None:
+    step = STEP.replace("loss = ", "loss = model.mean(x.cuda()) + ")
+    code = training(step).replace(
+        "    def forward", "    def mean(self, x):\n        return self.forward(x).mean()\n\n    def forward"
+    )
+    text = rewrite(code, ["autocast"]).files[0].text
+    assert "    with torch.autocast" in text
+
+
 def test_script_for_the_cpu(check_noop: Check) -> None:
     source = training(STEP.replace(".cuda()", ""), setup=SETUP.replace(".cuda()", ""))
     check_noop(source, "runs on the CPU")

@@ -10,6 +10,7 @@ from ..autograd.gradient_graphs import may_build_gradient_graph
 from ..autograd.input_gradients import input_gradient
 from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
+from ..editing.own_attributes import own_name
 from ..facts import CallFact, Fact, Model
 from ..networks.forward_code import (
     called_names,
@@ -91,11 +92,11 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         return obstacle
     nodes = list(_nodes(resolver, code, into_forward=True))
     forwards = forward_calls(resolver, [*_nodes(resolver, code, into_forward=False)])
-    if isinstance(code, StepCode) or not forwards:
-        # Of a step that also calls networks the rest would stay in float32, and what it is given be rounded.
-        past = _past_the_call(resolver, _whole(resolver, code))
-        if past is not None or not forwards:
-            return past or Obstacle(code.module, _place(code), NO_NETWORK)
+    past = _past_the_call(resolver, _whole(resolver, code))
+    if not forwards:
+        return next(past, None) or Obstacle(code.module, _place(code), NO_NETWORK)
+    if isinstance(code, StepCode) and (outside := next((p for p in past if not _is_own(p)), None)):
+        return outside  # the rest of the step would stay in float32, and what it is given be rounded
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     calls = frozenset(call.node for call in forwards)
@@ -122,7 +123,7 @@ def _whole(resolver: Resolver, code: StepCode | EvaluationCode) -> Iterator[Reac
     return reached_nodes(resolver, code.body, code.module)
 
 
-def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Obstacle | None:
+def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[Obstacle]:
     """Where ``nodes`` run a network by its method ``forward``, past its call: what that does is not followed."""
     for node, module, _ in nodes:
         match node:
@@ -130,10 +131,18 @@ def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Obstacle | N
                 if models_in(resolver, resolver.values(network, module)):
                     code, called = Fact(module, node).excerpt, module.code(network)
                     why = f"`{code}` goes past the call of the network, `{called}(..)`, which alone is followed"
-                    return Obstacle(module, node, why)
+                    yield Obstacle(module, node, why)
             case _:
                 pass
-    return None
+
+
+def _is_own(past: Obstacle) -> bool:
+    """Whether a network calls its own ``forward``, in another of its methods."""
+    match past.node:
+        case ast.Call(func=ast.Attribute(ast.Name(name))):
+            return name == own_name(past.node, past.module)
+        case _:
+            return False
 
 
 def code_obstacles(
