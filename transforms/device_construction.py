@@ -2,7 +2,8 @@
 
 `torch.randn(n).to(device)` fills a buffer on the host, copies it to the GPU and throws it away; `torch.randn(n, device=device)`
 fills it where it is needed, without the copy and without making the host wait. The same goes for tensors moved in the next
-statement (`x = x.to(device)`, `if use_cuda: x = x.cuda()`, for which `device="cuda" if use_cuda else "cpu"` is written where no variable has that), and for the typed constructors of old: the idiom
+statement (`x = x.to(device)`, `if use_cuda: x = x.cuda()`, for which `device="cuda" if use_cuda else "cpu"` is written where no variable has that), for
+those joined in the expression that moves them (`torch.cat([torch.ones(n), torch.zeros(n)]).to(device)`), and for the typed constructors of old: the idiom
 `Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor` becomes a `device`, `Tensor(n, 1).fill_(1.0)` becomes
 `torch.ones(n, 1, device=device)`, `x.type(Tensor)` becomes `x.to(device, dtype=torch.float32)`.
 
@@ -22,10 +23,12 @@ import ast
 from collections.abc import Iterator
 
 from ..optimizer.analysis.devices.alias_rewrites import AliasRewrite, rewrite_aliases
-from ..optimizer.analysis.devices.computed_moves import ComputedMove
 from ..optimizer.analysis.devices.construction import Construction
 from ..optimizer.analysis.devices.device_code import DeviceCode
 from ..optimizer.analysis.devices.host_moves import HostMove
+from ..optimizer.analysis.devices.joined_constructions import JoinedConstruction
+from ..optimizer.analysis.editing.splice import Piece, bounds, spliced, without_method
+from ..optimizer.analysis.facts import Fact
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
@@ -80,16 +83,20 @@ class DeviceConstruction(Transform):
         for construction in script.constructions:
             if construction.factory not in replaced:
                 yield self._constructed(construction, code)
+        for joined in script.joined_constructions:
+            yield self._joined(joined, code)
         for moves in _together(script.host_moves):
             yield self._moved(moves, code)
         movable = {move.node for move in script.host_moves}
+        movable |= {joined.node for joined in script.joined_constructions}
         for move in script.computed_moves:
-            if move.module.statement(move.node) in movable:
+            if not movable.isdisjoint({move.node, move.module.statement(move.node)}):
                 continue
             factory = move.module.code(move.factory)
-            yield self._left(
-                move, f"it is computed from `{factory}`, and a GPU may round otherwise"
-            )
+            why = f"it is computed from `{factory}`, and a GPU may round otherwise"
+            if not move.rounds:
+                why = f"it is put together from `{factory}`, which is made above"
+            yield self._left(move, why)
 
     def _without_aliases(self, rewrite: AliasRewrite) -> Change | Skip:
         names = listed(f"`{name}`" for name in rewrite.names)
@@ -116,6 +123,21 @@ class DeviceConstruction(Transform):
         edit = FileEdit(found.path, ReplaceExpression(whole, new.code))
         return self._change(found, found.draws, found.device, (*new.edits, edit))
 
+    def _joined(self, found: JoinedConstruction, code: DeviceCode) -> Change | Skip:
+        if found.refusal is not None:
+            return self._left(found, found.refusal)
+        module, device = found.module, found.parts[0].device
+        pieces, imports = [without_method(module, found.node)], []
+        for part in found.parts:
+            new = code.constructed(part.node, part.factory, part.steps, device, module)
+            if isinstance(new, str):
+                return self._left(found, new)
+            pieces.append(Piece(*bounds(module, part.node), new.code))
+            imports += new.edits
+        whole = ReplaceExpression(found.span, spliced(module, found.node, pieces))
+        draws = any(part.draws for part in found.parts)
+        return self._change(found, draws, device, (*imports, FileEdit(found.path, whole)))
+
     def _moved(self, moves: list[HostMove], code: DeviceCode) -> Change | Skip:
         first = moves[0]
         refusal = next((move.refusal for move in moves if move.refusal is not None), None)
@@ -135,12 +157,12 @@ class DeviceConstruction(Transform):
         draws = any(move.draws for move in moves)
         return self._change(first, draws, first.device, (*imports, *here))
 
-    def _left(self, found: Construction | HostMove | ComputedMove, why: str) -> Skip:
+    def _left(self, found: Fact, why: str) -> Skip:
         return self.skip(found.path, found.span, f"made on the host, then moved: {why}")
 
     def _change(
         self,
-        found: Construction | HostMove,
+        found: Fact,
         draws: bool,
         device: str,
         edits: tuple[FileEdit, ...],

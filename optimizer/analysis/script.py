@@ -20,6 +20,7 @@ from .devices.construction import Construction, find_constructions
 from .devices.converted_copies import ConvertedCopy, find_converted_copies
 from .devices.devices import device_kind, find_devices, mentions_accelerator, mentions_cuda
 from .devices.host_moves import HostMove, find_host_moves
+from .devices.joined_constructions import JoinedConstruction, find_joined_constructions
 from .devices.tensor_aliases import TensorAlias, find_tensor_aliases
 from .evaluation.comprehensions import EvaluatingComprehension, find_evaluating_comprehensions
 from .evaluation.evaluation import Inference, Unproven, find_inference
@@ -118,6 +119,10 @@ class TrainingScript:
     @cached_property
     def constructions(self) -> tuple[Construction, ...]:
         return find_constructions(self.resolver)
+
+    @cached_property
+    def joined_constructions(self) -> tuple[JoinedConstruction, ...]:
+        return find_joined_constructions(self.resolver)
 
     @cached_property
     def computed_moves(self) -> tuple[ComputedMove, ...]:

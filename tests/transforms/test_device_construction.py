@@ -595,7 +595,6 @@ def test_left_on_the_host(check_noop: Check, body: str, reason: str) -> None:
         "x = torch.zeros(n)",
         "x = torch.sparse_coo_tensor([[0], [1]], [1.0], (2, 2)).to(device)",
         "x = torch.multinomial(torch.ones(n), 2).to(device)",
-        "x = torch.cat([torch.zeros(n), torch.ones(n)]).to(device)",
         "x = torch.stack([torch.randn(n) for _ in range(4)]).to(device)",
         "x = (torch.randn(n) * 2).to(device)",
         "x = torch.eye(n)[[1, 2]].to(device)",
@@ -721,6 +720,43 @@ def test_what_a_network_computes_on_the_host_and_moves_is_told(
     assert skips(rewrite, network(body.format("x.device"))) == [said]
     loop = "for x in range(3):\n    z = torch.stack([torch.arange(4) * x]).cuda()\n"
     assert any("computed from `torch.arange(4)`" in one for one in skips(rewrite, script(loop)))
+
+
+def test_what_does_not_round_is_not_said_to(rewrite: Callable[..., Any]) -> None:
+    joined = "a = torch.ones(4)\nb = torch.zeros(4)\nreturn torch.cat([a, b]).to(x.device)"
+    said = (
+        "made on the host, then moved: it is put together from `torch.ones(4)`, which is made above"
+    )
+    assert skips(rewrite, network(joined)) == [said]
+    leaf = "self.w = nn.Parameter(torch.tensor([10.0])).to(x.device)\nreturn x * self.w"
+    assert skips(rewrite, network(leaf)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "torch.cat([torch.ones(4, 1), torch.zeros(2, 1)], 0).to(device)",
+            "torch.cat([torch.ones(4, 1, device=device), torch.zeros(2, 1, device=device)], 0)",
+        ),
+        (
+            "torch.stack((torch.LongTensor([1]), torch.zeros(1))).cuda()",
+            "torch.stack((torch.tensor([1], device=device), torch.zeros(1, device=device)))",
+        ),
+        ("torch.cat([torch.ones(4), torch.zeros(4) * 2]).to(device)", None),
+        ("torch.cat([torch.ones(4), batch]).to(device)", None),
+        ("torch.cat([torch.ones(4), torch.ones(4, requires_grad=True)]).to(device)", None),
+        ("torch.cat([torch.ones(4), torch.zeros(4)]).to(device, torch.long)", None),
+        ("torch.cat([torch.ones(4), torch.zeros(4)]).to(find())", None),
+    ],
+)
+def test_tensors_joined_where_they_are_moved(
+    check_transformed: Check, check_noop: Check, before: str, after: str | None
+) -> None:
+    if after is None:
+        check_noop(script(f"z = {before}\n"))
+    else:
+        check_transformed(script(f"z = {before}\n"), script(f"z = {after}\n"))
 
 
 def test_long_computations_take_no_time(rewrite: Callable[..., Any]) -> None:

@@ -13,18 +13,24 @@ from ..networks.networks import Networks
 from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..values.resolver import Resolver
-from .construction import ConstructionFinder
+from .construction import EXACT_FUNCTIONS, EXACT_METHODS, VARIABLE, ConstructionFinder
+from .joined_constructions import JOINS
 
 _MOVES = frozenset({"to", "cuda", "type_as", "type", "new_tensor"})
+_LEAVES = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _DEFAULT_DEVICE = re.compile(r"set_default_device|set_default_tensor_type|with [\w.]*\bdevice\b")
 
 
 @dataclass(frozen=True, eq=False)
 class ComputedMove(Fact):
-    """``node`` moves what is computed from the result of ``factory``, in each forward pass or pass of a loop."""
+    """``node`` moves what is computed from the result of ``factory``, in each forward pass or pass of a loop.
+
+    ``rounds`` unless that is only put together, or cut, of what factories make.
+    """
 
     node: ast.Call
     factory: ast.Call
+    rounds: bool
 
 
 def find_computed_moves(resolver: Resolver) -> tuple[ComputedMove, ...]:
@@ -53,7 +59,8 @@ class _Finder:
             factory = self._factory(moved, module)
             target = self._constructions.target(move, module)
             if factory is not None and target is not None and target[2] is None:
-                yield ComputedMove(module, move, factory)
+                rounds = not self._is_exact(moved, module, frozenset())
+                yield ComputedMove(module, move, factory, rounds)
 
     def _is_repeated(self, node: ast.AST, module: Module) -> bool:
         function = module.function(node)
@@ -96,6 +103,8 @@ class _Finder:
                 operands = elements
             case ast.Call(func=function, args=args) if call_argument(expression, "device") is None:
                 names = self._resolver.names(function, module)
+                if names & _LEAVES:
+                    return  # a leaf before it moves: made there, it would be another one
                 if names and all(name.startswith("torch.") for name in names):
                     operands = args
                 elif isinstance(function, ast.Attribute) and function.attr not in _MOVES:
@@ -104,6 +113,43 @@ class _Finder:
                 pass
         for operand in operands:
             yield self._factory(operand, module)
+
+    def _is_exact(self, expression: ast.expr, module: Module, asked: frozenset[ast.expr]) -> bool:
+        """Whether nothing on the way to ``expression`` may round: its parts are made, joined, cut and cast."""
+        if expression in asked:
+            return True
+        asked |= {expression}
+        parts: list[ast.expr] = []
+        match expression:
+            case ast.Name():
+                parts = self._values_of(expression, module)
+            case ast.Subscript(value=value):
+                parts = [value]
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                parts = elements
+            case ast.Call(func=function, args=args):
+                names = self._resolver.names(function, module)
+                if self._constructions.chain(expression, module) is not None and names:
+                    return True
+                if names and names <= JOINS | EXACT_FUNCTIONS | VARIABLE:
+                    parts = args[:1]
+                elif isinstance(function, ast.Attribute) and function.attr in EXACT_METHODS:
+                    parts = [function.value]
+            case _:
+                pass
+        return bool(parts) and all(self._is_exact(part, module, asked) for part in parts)
+
+    def _values_of(self, name: ast.Name, module: Module) -> list[ast.expr]:
+        """What the local variable ``name`` is assigned; nothing where it has other values too, or is written to."""
+        if any(
+            isinstance(part.ctx, ast.Store) and getattr(part.value, "id", None) == name.id
+            for part in module.nodes_of(ast.Subscript)
+        ):
+            return []
+        found = module.scope(name).lookup(name.id)
+        sources = [binding.source for binding in found[1]] if found is not None else []
+        values = [source.value for source in sources if isinstance(source, Assigned)]
+        return values if len(values) == len(sources) else []
 
     def _of_variable(self, name: ast.Name, module: Module) -> ast.Call | None:
         """What all values of a local variable are computed from, that of the first."""

@@ -25,7 +25,7 @@ _OTHERS = frozenset("tensor arange linspace logspace randperm".split())
 _FACTORIES = frozenset(f"torch.{name}" for name in _FILLS | _DRAWS | _OTHERS)
 _LIKE = frozenset(name for name in _FACTORIES if name.endswith("_like"))
 _DRAWING_METHODS = frozenset({"normal_", "uniform_", "random_", "bernoulli_", "exponential_"})
-_EXACT_METHODS = _DRAWING_METHODS | frozenset(
+EXACT_METHODS = _DRAWING_METHODS | frozenset(
     "view reshape unsqueeze squeeze expand expand_as repeat transpose permute t contiguous clone detach flatten triu "
     "tril flip fill_ zero_ type long int float double half bfloat16 bool byte to cuda requires_grad_".split()
 )
@@ -33,7 +33,7 @@ _EXACT_METHODS = _DRAWING_METHODS | frozenset(
 _SHARING = frozenset({"expand", "expand_as"})
 _COPYING = frozenset({"contiguous", "clone", "repeat"})
 _EXPANDED = "`expand` lets elements share their memory, which moving them ends, and code behind it may rely on that"
-_EXACT_FUNCTIONS = frozenset(
+EXACT_FUNCTIONS = frozenset(
     f"torch.{name}" for name in ("triu", "tril", "unsqueeze", "reshape", "flip")
 )
 VARIABLE = frozenset({"torch.autograd.Variable"})
@@ -143,7 +143,7 @@ class ConstructionFinder:
                     return None
                 return expression, tuple(reversed(steps))
             steps.append(expression)
-            if names and (names <= VARIABLE or names <= _EXACT_FUNCTIONS):
+            if names and (names <= VARIABLE or names <= EXACT_FUNCTIONS):
                 if not expression.args:
                     return None
                 expression = expression.args[0]
@@ -288,7 +288,7 @@ class ConstructionFinder:
             return "the generator it draws from belongs to the CPU"
         if method == "type" and not self._is_type(call_argument(step, "dtype", 0), module):
             return f"`{module.code(step.func)}` may cast to a type of the host, which moves, too"
-        if method not in _EXACT_METHODS:
+        if method not in EXACT_METHODS:
             return f"`.{method}` would run on the device instead, with other operands or other rounding"
         if method == "to" and self._may_come_back(step, device, module):
             return f"`.{method}({_arguments(step, module)})` may bring it back to the host"
