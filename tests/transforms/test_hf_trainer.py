@@ -356,5 +356,7 @@ def test_what_is_set_later_is_said(rewrite: Callable[..., object]) -> None:
 
 def test_no_optimizer_where_nothing_is_trained(rewrite: Callable[..., object]) -> None:
     run = "print(Trainer(model, args, eval_dataset=test_set).evaluate())\n"
-    before = f'{HEAD}args = TrainingArguments("out", bf16=True)\n{run}'
-    check(rewrite, before, before.replace("True", f"True, {WORKERS}"))
+    mode = "head = torch.nn.Linear(8, 2)\nhead.train(False)\n"
+    for code in (run, mode + run):
+        before = f'{HEAD}args = TrainingArguments("out", bf16=True)\n{code}'
+        check(rewrite, before, before.replace("True", f"True, {WORKERS}"))

@@ -12,7 +12,7 @@ from ..calls.signatures import call_argument
 from ..devices.devices import is_cuda_flag
 from ..facts import Argument, DataLoader, Fact
 from ..networks.forward_code import called_names
-from ..networks.models import is_module_class
+from ..networks.models import is_module_class, is_module_value
 from ..obstacles import Obstacle
 from ..precision.half_steps import code_obstacles, script_obstacle
 from ..precision.precision import find_precision_uses, imported_packages, runs_in_double
@@ -128,10 +128,17 @@ class HuggingFaceUse:
     def trains(self) -> bool:
         """Whether a Trainer may be asked for more than an evaluation."""
         return any(
-            isinstance(call.func, ast.Attribute) and call.func.attr in _TRAINING
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in _TRAINING
+            and not self._is_network(call.func.value, module)
             for module in self._resolver.project.modules
             for call in module.calls
         )
+
+    def _is_network(self, owner: ast.expr, module: Module) -> bool:
+        """Whether ``owner.train()`` can only set the mode of a network."""
+        values = self._resolver.values(owner, module)
+        return bool(values) and all(is_module_value(self._resolver, value) for value in values)
 
     @cached_property
     def parsers(self) -> tuple[Fact, ...]:
