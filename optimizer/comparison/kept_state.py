@@ -54,7 +54,8 @@ def compare_state_numbers(
     """
     step = original.rounds
     state = original.optimizer_state(), other.optimizer_state()
-    yield from _missing(*state, step)
+    near = [run.optimizer_state() for run in neighbours]
+    yield from _missing(*state, step, near)
     yield from _not_found(original, other)
     if [s.skipped for s in original.steps] != [s.skipped for s in other.steps]:
         return
@@ -63,7 +64,7 @@ def compare_state_numbers(
         "state at the end",
         lambda name: _told(name.rpartition("/")[0]),
         *state,
-        [run.optimizer_state() for run in neighbours],
+        near,
         precision,
         step,
         ignored=frozenset(name for name in state[0] if name.rpartition("/")[2] in ignored),
@@ -103,8 +104,12 @@ def _copies_moved(
     return judge(quantity, theirs, near, precision)[0]
 
 
-def _missing(ours: Arrays, theirs: Arrays, step: int) -> Iterator[Finding]:
-    lacking = [name for name in ours if name not in theirs]
+def _missing(
+    ours: Arrays, theirs: Arrays, step: int, neighbours: Sequence[Arrays] = ()
+) -> Iterator[Finding]:
+    """What is not kept in ``theirs``, unless a neighbour does not either: L-BFGS has a history as long as it iterated."""
+    always = [name for name in ours if all(name in run for run in neighbours)]
+    lacking = [name for name in always if name not in theirs]
     if lacking and theirs:
         path, _, parameter = lacking[0].rpartition("/")
         message = f"{_told(path)} is not kept any more"

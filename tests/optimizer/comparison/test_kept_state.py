@@ -114,6 +114,15 @@ def test_a_moment_that_is_gone(run: Run) -> None:
     assert finding.message == "exp_avg of optimizer 0 is not kept any more"
 
 
+def test_a_history_may_be_as_short_as_a_neighbour_has_it(run: Run) -> None:
+    steps = {f"optimizer 0/al[{i}]/Net.fc1.bias": np.array(0.5 + i) for i in range(3)}
+    short = dict(list(steps.items())[:2])
+    whole, shorter = holding(run(), steps), holding(run(), short)
+    (finding,) = failures(whole, shorter, holding(run(), steps))
+    assert finding.message == "al of optimizer 0 is not kept any more"
+    assert failures(whole, shorter, holding(run(), steps), holding(run(), short)) == []
+
+
 def test_copies_are_judged_by_how_far_they_moved(run: Run) -> None:
     original = holding(run())
     faster = changed(LAST, "fc1.weight", lambda a: a + np.float32(1e-5))
