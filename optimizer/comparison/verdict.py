@@ -16,6 +16,7 @@ from .figures import StepFigures, VectorFigures
 from .files import compare_files
 from .findings import Finding, Kind, Severity, by_importance, note
 from .layers import explain
+from .named_files import compare_file_names, under_original_names
 from .numeric import compare_numbers
 from .reached import within_reach
 from .series import step_figures
@@ -163,7 +164,10 @@ def judge_told(
     common = Counterparts.of(original, rewritten)
     original, rewritten, *repeats = map(common.in_common, (original, rewritten, *repeats))
     precision = precision_of_losses(original, rewritten)
+    names = compare_file_names(original, rewritten, repeats, (), precision)
+    rewritten, *repeats = (under_original_names(original, run) for run in (rewritten, *repeats))
     findings = [
+        *names,
         *common.notes(),
         *compare_structure(original, rewritten, repeats),
         *_told(original, rewritten, repeats, (), precision),
@@ -237,10 +241,16 @@ def judge_numeric(
     original, rewritten = common.in_common(original), common.in_common(rewritten)
     repeats = tuple(map(common.in_common, repeats))
     perturbed = tuple(map(common.in_common, perturbed))
+    names = compare_file_names(original, rewritten, repeats, perturbed, precision)
+    rewritten, *others = (
+        under_original_names(original, run) for run in (rewritten, *repeats, *perturbed)
+    )
+    repeats, perturbed = others[: len(repeats)], others[len(repeats) :]
     spread = () if all(repeats_itself(original, run) for run in repeats) else repeats
     neighbours = (*spread, *perturbed)
     compared = compare_numbers(original, rewritten, neighbours, precision)
     findings = [
+        *names,
         *common.notes(),
         *compare_structure(original, rewritten, (*repeats, *perturbed), precision),
         *_where_it_repeats(compared.findings, original, repeats),
