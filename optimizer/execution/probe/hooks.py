@@ -123,12 +123,24 @@ class Hooks:
             if shut_down is not None:
                 shut_down()
 
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """The arguments of the step, or None for those that it was given."""
         self._hooked_steps += 1
         if is_capturing():
-            return
+            return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         self._session.step_begins(optimizer, closure is not None)
+        if closure is None or not self._observing:
+            return None
+
+        def noted() -> Any:
+            loss = closure()
+            self._session.evaluated(optimizer)
+            return loss
+
+        if len(args) > 1:
+            return (args[0], noted, *args[2:]), kwargs
+        return args, {**kwargs, "closure": noted}
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not is_capturing():

@@ -145,6 +145,11 @@ class Session:
             if self._perturbation:
                 self._perturbation.direct(self._parameters.named, self._rounds.finished)
 
+    def evaluated(self, optimizer: Optimizer) -> None:
+        """The closure of the step that ``optimizer`` makes was called."""
+        if self.observing:
+            self._try(self._steps.evaluated, optimizer)
+
     def loss_scaled(self) -> None:
         """A GradScaler has scaled a loss."""
         self._steps.scaled = True

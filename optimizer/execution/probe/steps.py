@@ -29,7 +29,7 @@ _Loss: TypeAlias = "tuple[Tensor, Tensor | None, str, bool]"
 
 @dataclass
 class _Step:
-    """A step in the making; ``values`` are the parameters before it."""
+    """A step in the making; ``values`` are the parameters before it, ``first_gradients`` those that its closure gave first of all ``evaluations``."""
 
     round: int
     optimizer: int
@@ -43,6 +43,8 @@ class _Step:
     grad_norms: list[Tensor | None] | None = None
     figures: Tensor | None = None
     checksums: Tensor | None = None
+    evaluations: int = 0
+    first_gradients: dict[str, Tensor] | None = None
 
     def measure(self, after: Sequence[Tensor]) -> None:
         """The step is over, and has left its parameters as they are ``after`` it."""
@@ -107,6 +109,17 @@ class Steps:
             self._note_gradients(step, optimizer)
 
     @torch.no_grad()
+    def evaluated(self, optimizer: Optimizer) -> None:
+        """The closure of a step of ``optimizer`` has been called, and gradients are there."""
+        step = self._open.get(self._parameters.number(optimizer))
+        if step is None or step.optimizer in self._with_gradients:
+            return
+        step.evaluations += 1
+        if step.first_gradients is None:
+            given = {name: p.grad for name, p in step.parameters.items() if p.grad is not None}
+            step.first_gradients = {name: storable(grad).clone() for name, grad in given.items()}
+
+    @torch.no_grad()
     def end(self, optimizer: Optimizer, skipped: bool) -> None:
         """``optimizer`` has stepped, or its step was ``skipped`` by a GradScaler."""
         step = self._open.pop(self._parameters.number(optimizer))
@@ -162,6 +175,9 @@ class Steps:
         step.grad_norms = [norms.get(name) for name in step.parameters]
         if step.optimizer not in self._with_gradients:
             self._with_gradients.add(step.optimizer)
+            if step.evaluations > 1 and step.first_gradients is not None:
+                # Behind them the weights have moved, and where they have come to rest gradients are nothing but rounding.
+                gradients = step.first_gradients
             # Of several optimizers that train a parameter one after the other, those of the first.
             self._gradients |= {
                 name: storable(grad).clone()

@@ -240,6 +240,57 @@ def test_closures_and_their_losses(recorded):
     assert run.steps[0].parameters["Linear.weight"].grad_norm is not None
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_first_gradients_are_those_before_a_closure_has_moved_the_weights(recorded, by_name):
+    given = []
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=20)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (net(torch.ones(1, 2)) - 3).square().sum()
+            loss.backward()
+            given.append(net.weight.grad.tolist())
+            return loss
+
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+
+    run = recorded(script)
+    assert len(given) > 1
+    assert run.gradients()["Linear.weight"].tolist() == given[0]
+
+
+def test_what_an_optimizer_makes_of_its_gradients_is_kept_where_a_closure_is_called_once(recorded):
+    class Halved(torch.optim.SGD):
+        def step(self, closure=None):
+            loss = closure()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad.mul_(0.5)
+            super().step()
+            return loss
+
+    given = []
+
+    def script():
+        net = nn.Linear(2, 1)
+        optimizer = Halved(net.parameters(), lr=0.1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = net(torch.ones(1, 2)).sum()
+            loss.backward()
+            given.append(net.weight.grad.clone())
+            return loss
+
+        optimizer.step(closure)
+
+    run = recorded(script)
+    assert run.gradients()["Linear.weight"].tolist() == (given[0] / 2).tolist()
+
+
 def test_a_grad_scaler_does_not_show(recorded):
     def script(scaler, poison=False):
         torch.manual_seed(0)
