@@ -12,10 +12,14 @@ from torchopt_cli.optimizer.execution.observations import Checkpoint, Observatio
 Run = Callable[..., Observations]
 
 
-def naming(run: Observations, *saved: str, files: Sequence[str] = (), removed: str = "") -> Observations:
+def naming(
+    run: Observations, *saved: str, files: Sequence[str] = (), removed: str = ""
+) -> Observations:
     checkpoints = tuple(Checkpoint(path, i + 1, {}) for i, path in enumerate(saved))
     written = tuple(WrittenFile(path, 1) for path in files)
-    return replace(run, checkpoints=checkpoints, files=written, removed=(removed,) if removed else ())
+    return replace(
+        run, checkpoints=checkpoints, files=written, removed=(removed,) if removed else ()
+    )
 
 
 def messages(original: Observations, other: Observations, *near: Observations) -> list[str]:
