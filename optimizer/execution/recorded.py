@@ -251,7 +251,7 @@ class WorkerStart:
 
 @dataclass(frozen=True)
 class Clip:
-    """A call of torch's that clips gradients, ``by`` their "norm" or each "value", after so many begun ``rounds``.
+    """A call of torch's that clips gradients, ``by`` their "norm" or each "value", for a step behind so many finished ``rounds``.
 
     ``norm_type`` is None where it is not known. ``acts``: whether they were larger than its limit. They have so many ``elements``,
     and were made of so many ``losses`` by then. ``size`` is what is held against the limit: their norm, or the largest of them.

@@ -36,6 +36,7 @@ class Clipping:
         self._rounds, self._losses, self._parameters = rounds, losses, parameters
         self._inside = False
         self._noted: list[dict[str, Any]] = []
+        self._before_a_step = 0
         self.last: tuple[str, Any, float | None, Any, int] | None = None
 
     def install(self, patches: Patches) -> None:
@@ -125,6 +126,16 @@ class Clipping:
         noted = {"by": by, "limit": limit, "norm_type": norm_type, "acts": above, "size": size}
         now = {"rounds": self._rounds.begun, "losses": self._losses()}
         self._noted.append({**noted, **now, "elements": elements})
+
+    def step_begins(self, finished: int) -> None:
+        """A step begins in the round behind ``finished`` ones: what was clipped since the last step is clipped for it.
+
+        Optimizers that step in one round may clip between their steps, or before all of them.
+        """
+        self.note_last()
+        for one in self._noted[self._before_a_step :]:
+            one["rounds"] = finished
+        self._before_a_step = len(self._noted)
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them."""

@@ -137,7 +137,7 @@ class Session:
         if self._rounds.begins(number):
             self._round_ended()
         if self.observing:
-            self._try(self.clipping.note_last)
+            self._try(self.clipping.step_begins, self._rounds.finished)
             if self._perturbation:
                 self._perturbation.apply(self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)

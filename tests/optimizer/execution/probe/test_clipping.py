@@ -116,3 +116,21 @@ def test_the_functions_are_put_back(recorded):
     before = (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_)
     recorded(trained(lambda p: nn.utils.clip_grad_norm_(p, 1.0)))
     assert (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_) == before
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_what_is_clipped_between_the_steps_of_a_round_is_clipped_in_that_round(recorded, in_turns):
+    def script():
+        first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in (first, second)}
+        for _ in range(2):
+            (first.sum() + second.sum()).backward()
+            for p, optimizer in optimizers.items():
+                nn.utils.clip_grad_norm_([p], 1.0)
+                if in_turns:
+                    optimizer.step()
+            for optimizer in () if in_turns else optimizers.values():
+                optimizer.step()
+
+    clips = recorded(script).clips
+    assert [(clip.rounds, clip.elements) for clip in clips] == [(0, 2), (0, 3), (1, 2), (1, 3)]
