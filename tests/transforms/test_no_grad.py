@@ -651,6 +651,27 @@ def test_a_lambda_for_a_shortcut(rewrite: Callable[..., Any], shortcut: str, fol
     assert ("no_grad" in file.text) is follows, file.skips
 
 
+@pytest.mark.parametrize(("taken", "stays"), [("critic, real, fake", False), ("real", True)])
+def test_layers_that_a_sequence_cannot_run(
+    rewrite: Callable[..., Any], taken: str, stays: bool
+) -> None:
+    body = f"""
+        class Penalty(nn.Module):
+            def forward(self, {taken}):
+                return real.requires_grad_()
+
+        def validate(layers):
+            net = nn.Sequential(*layers)
+            for x, y in test_loader:
+                print(net(x).argmax(1).tolist())
+
+        train()
+        validate(find())
+    """
+    (file,) = rewrite(script(body), ["no-grad"]).files
+    assert ("no_grad" not in file.text) is stays, file.skips
+
+
 ENGINE = """
     class Engine:
         def __init__(self, model, scaler):

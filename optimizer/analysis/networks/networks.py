@@ -120,7 +120,7 @@ class Networks:
             if isinstance(value, Made) and isinstance(value.maker, Class):
                 yield from self.forwards_of(value.maker)
             else:
-                yield from self.forwards
+                yield from (f for f in self.forwards if _may_be_called_so(f, call))
                 yield from self._methods_looked_up(value)
 
     def _methods_looked_up(self, value: Value) -> Iterator[Function]:
@@ -170,3 +170,17 @@ class Networks:
             for value in self._resolver.values(argument, module)
             if isinstance(value, Function)
         )
+
+
+_MOST_PASSED_ON = 2
+"""As many arguments a container or wrapper of layers gives its layers by itself: ``tgt`` and ``memory``."""
+
+
+def _may_be_called_so(forward: Function, call: ast.Call) -> bool:
+    """Whether a layer with ``forward`` can be run by a container called as ``call``: not a loss of three arguments in an ``nn.Sequential``."""
+    arguments = forward.node.args
+    given = [*call.args, *call.keywords]
+    if any(isinstance(g, ast.Starred) or getattr(g, "arg", "") is None for g in given):
+        return True
+    positional = len(arguments.posonlyargs) + len(arguments.args) - 1
+    return positional - len(arguments.defaults) <= max(len(given), _MOST_PASSED_ON)
