@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..calls.signatures import argument_for, first_parameter
 from ..program.classes import family, kept_as
@@ -170,6 +171,7 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
         return False
     if function in trace.parameters:
         _put_behind(resolver, binding.name, function, trace)
+        _add_owners(resolver, binding.name, function, trace, set())
         return True
     trace.parameters[function] = NewParameter(module, function, binding.name)
     sites = resolver.call_sites(function)
@@ -189,6 +191,29 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
             if not _follow(resolver, passed.given, site.module, trace):
                 return False
     return True
+
+
+def _add_owners(
+    resolver: Resolver, name: str, function: FunctionNode, trace: _Trace, seen: set[FunctionNode]
+) -> None:
+    """Let the companion be made behind what the parameter ``name`` is given, too, where that is made beside the owners."""
+    if function in seen:
+        return
+    for site in resolver.call_sites(function):
+        passed = argument_for(function, name, site.call, site.bound)
+        given, where = passed.given if passed is not None else None, site.module
+        found = where.scope(given).lookup(given.id) if isinstance(given, ast.Name) else None
+        if found is None:
+            continue
+        scope, bindings = found
+        caller = where.function(site.call)
+        if caller in trace.parameters and any(isinstance(b.source, Parameter) for b in bindings):
+            _add_owners(resolver, bindings[0].name, caller, trace, seen | {function})
+        elif all(isinstance(b.source, Assigned) for b in bindings):
+            statements = [where.statement(b.node) for b in bindings]
+            beside = [made for _, made, *rest in trace.owners if rest == ["", scope]]
+            if beside and common_block(where, [*statements, *chain(*beside)])[1]:
+                trace.owners.append((where, statements, "", scope))
 
 
 def _put_behind(resolver: Resolver, name: str, function: FunctionNode, trace: _Trace) -> None:

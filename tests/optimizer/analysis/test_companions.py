@@ -198,6 +198,7 @@ def test_behind_the_last_of_those_it_belongs_to(script: Script) -> None:
     assert found is not None
     assert [new.after for new in found.parameters] == ["b", "b"]
     assert [found.module.code(new.after) for new in found.arguments] == ["b", "b"]
+    assert place(found) == "b = make()"
 
 
 @pytest.mark.parametrize(
