@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit, ReplaceExpression
 from ..calls.printing import is_printed
-from ..calls.reach import reached_nodes
+from ..calls.reach import never_runs, reached_nodes
 from ..facts import Argument, DataLoader, Fact, Loop
 from ..loading.datasets import find_datasets, is_iterable
 from ..loading.iterations import Iteration
@@ -122,7 +122,8 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
             if isinstance(first, ast.Tuple | ast.List) and first.elts:
                 first = first.elts[0]
             is_number = isinstance(first, ast.Constant) and first.value == number
-            if is_number and resolver.names(call.func, module) & _FACTORIES:
+            makes = is_number and resolver.names(call.func, module) & _FACTORIES
+            if makes and not never_runs(resolver, call, module):
                 why = f"`{number}` in the shape of a tensor may be the batch size"
                 return Obstacle(module, call, why)
     return None
@@ -152,7 +153,8 @@ def other_use(
             if not resolver.values(node, module) & (known or values):
                 continue
             harmless = _is_harmless(resolver, node, module, calls)
-            if not harmless and not uses.only_works_out(node, module):
+            counted = harmless or uses.only_works_out(node, module)
+            if not counted and not never_runs(resolver, node, module):
                 why = f"`{module.code(node)}` has other uses than the DataLoader's batch size"
                 return Obstacle(module, module.statement(node), why)
     return None

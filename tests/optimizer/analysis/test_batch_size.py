@@ -76,3 +76,10 @@ def test_no_size_that_is_also_a_shape(script: Script) -> None:
     found = find_batch_size(script(text))
     assert not isinstance(found, BatchSize)
     assert "in the shape of a tensor" in found.message
+
+
+def test_what_an_imported_file_tries_out_as_a_script_is_no_use(script: Script) -> None:
+    tried = "if __name__ == '__main__':\n    print(torch.rand(64, 8).shape)\n"
+    entry = f"import net\n{HEAD}loader = DataLoader(data, batch_size=64)\n{LOOP}"
+    found = find_batch_size(script({"train.py": entry, "net.py": f"import torch\n{tried}"}))
+    assert isinstance(found, BatchSize)
