@@ -127,7 +127,8 @@ class DeviceConstruction(Transform):
         if found.refusal is not None:
             return self._left(found, found.refusal)
         module, device = found.module, found.parts[0].device
-        pieces, imports = [without_method(module, found.node)], []
+        pieces = [without_method(module, found.node)]
+        imports: list[FileEdit] = []
         for part in found.parts:
             new = code.constructed(part.node, part.factory, part.steps, device, module)
             if isinstance(new, str):

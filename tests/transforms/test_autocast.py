@@ -2425,7 +2425,8 @@ def test_a_network_that_is_run_past_its_call(check_noop: Check) -> None:
 def test_a_network_whose_own_method_runs_it(rewrite: Rewrite) -> None:
     step = STEP.replace("loss = ", "loss = model.mean(x.cuda()) + ")
     code = training(step).replace(
-        "    def forward", "    def mean(self, x):\n        return self.forward(x).mean()\n\n    def forward"
+        "    def forward",
+        "    def mean(self, x):\n        return self.forward(x).mean()\n\n    def forward",
     )
     text = rewrite(code, ["autocast"]).files[0].text
     assert "    with torch.autocast" in text

@@ -95,8 +95,9 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
     past = _past_the_call(resolver, _whole(resolver, code))
     if not forwards:
         return next(past, None) or Obstacle(code.module, _place(code), NO_NETWORK)
+    # What runs past its call would stay in float32, and be given what is rounded beside it.
     if isinstance(code, StepCode) and (outside := next((p for p in past if not _is_own(p)), None)):
-        return outside  # the rest of the step would stay in float32, and what it is given be rounded
+        return outside
     networks = networks_run(resolver, nodes)
     obstacles = [*_without_gradients(resolver, code), *code_obstacles(resolver, nodes, forwards)]
     calls = frozenset(call.node for call in forwards)
