@@ -99,6 +99,13 @@ def test_a_row_is_known_by_its_bits_in_any_order_and_however_it_is_padded():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_row_is_known_whatever_the_default_device_is():
+    rows = torch.arange(6.0).reshape(2, 3)
+    known = row_checksums([rows], 2)
+    with torch.device("meta"):
+        assert row_checksums([rows], 2) == known
+
+
 def test_unusual_tensors_have_figures():
     sparse = torch.sparse_coo_tensor([[0, 2]], [3.0, 4.0], (4,))
     assert float(norm(sparse)) == 5.0
