@@ -82,9 +82,8 @@ def row_checksums(tensors: Sequence[Tensor], rows: int) -> list[int]:
     Zeros at the end of a row do not, so that it is the same however wide the others of its batch are. What has no rows
     counts in all of them.
     """
-    total = torch.zeros(
-        rows, dtype=torch.int64, device="cpu"
-    )  # whatever device a script has made the default
+    # On the host, whatever device a script has made the default.
+    total = torch.zeros(rows, dtype=torch.int64, device="cpu")
     for tensor in tensors:
         if tensor.shape[:1] == (rows,):
             bits = plain(tensor)
