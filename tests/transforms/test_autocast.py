@@ -93,28 +93,14 @@ def test_a_copy_runs_the_code_of_its_network(check_transformed: Check, check_noo
 def test_a_copy_has_weights_of_its_own(check_transformed: Check) -> None:
     """Autocast keeps those it cast without gradients, which would be of harm to the network itself only."""
     setup = f"import copy\n{SETUP}teacher = copy.deepcopy(model)\n"
-    step = """
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.no_grad():
-            target = teacher(x.cuda())
-        output = model(x.cuda())
-        loss = criterion(output, target.softmax(1))
-        loss.backward()
-        optimizer.step()
-    """
-    after = """
-    for x, y in loader:
-        optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            with torch.no_grad():
-                target = teacher(x.cuda())
-            output = model(x.cuda())
-            loss = criterion(output, target.softmax(1))
-        loss.backward()
-        optimizer.step()
-    """
-    check_transformed(training(step, setup=setup), training(after, setup=setup), amp=BF16)
+    taught = "with torch.no_grad():\n    target = teacher(x.cuda())\noutput ="
+    before, after = (
+        code.replace(f"{margin}output =", indent(taught, margin)).replace(
+            "y.cuda()", "target.softmax(1)"
+        )
+        for code, margin in ((STEP, " " * 4), (STEP_IN_BFLOAT16, " " * 8))
+    )
+    check_transformed(training(before, setup=setup), training(after, setup=setup), amp=BF16)
 
 
 def test_float16_scales(check_transformed: Check) -> None:

@@ -19,10 +19,7 @@ _MOVES = frozenset({"to", "cuda", "type", "type_as"})
 
 def is_made_on_host(resolver: Resolver, node: ast.expr, module: Module) -> bool:
     """Whether ``node`` is made by a function without ``device=``, and moved nowhere: ``torch.ones(3)``."""
-    chain = ConstructionFinder(resolver).chain(node, module)
-    if chain is None or call_argument(chain[0], "device") is not None:
-        return False
-    return not any(last_identifier(step.func) in _MOVES for step in chain[1])
+    return _factory(resolver, node, module) is not None
 
 
 def holds_host_numbers(resolver: Resolver, node: ast.expr, module: Module) -> bool:
@@ -37,9 +34,16 @@ def holds_host_numbers(resolver: Resolver, node: ast.expr, module: Module) -> bo
 
 
 def _draws(resolver: Resolver, node: ast.expr, module: Module) -> bool:
-    chain = ConstructionFinder(resolver).chain(node, module)
-    if chain is None or last_identifier(chain[0].func) not in _SIZED:
+    factory = _factory(resolver, node, module)
+    if factory is None or last_identifier(factory.func) not in _SIZED:
         return False
-    return is_made_on_host(resolver, node, module) and not any(
-        default_device_call(resolver, other) for other in resolver.project.modules
-    )
+    return not any(default_device_call(resolver, other) for other in resolver.project.modules)
+
+
+def _factory(resolver: Resolver, node: ast.expr, module: Module) -> ast.Call | None:
+    """The call without ``device=`` that makes ``node``, where nothing moves it."""
+    chain = ConstructionFinder(resolver).chain(node, module)
+    if chain is None or call_argument(chain[0], "device") is not None:
+        return None
+    factory, steps = chain
+    return None if any(last_identifier(step.func) in _MOVES for step in steps) else factory

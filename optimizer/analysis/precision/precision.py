@@ -115,10 +115,12 @@ def _unseen_scaling(resolver: Resolver, node: ast.expr, module: Module) -> str |
     call = module.parents.get(node)
     method = module.parents.get(call) if call is not None else None
     match node, call, method:
-        case ast.Attribute(value=scaler), ast.Call(func=called), ast.Attribute(attr="backward"):
+        case ast.Attribute(value=scaler), ast.Call(func=called), ast.Attribute(attr="backward") if (
+            called is node
+        ):
             values = resolver.values(scaler, module)
             makers = [v.maker if isinstance(v, Made) else v for v in values]
-            is_seen = called is not node or any(
+            is_seen = any(
                 isinstance(maker, Class | Instance)
                 or (isinstance(maker, External) and maker.name.startswith(("torch.", "apex.")))
                 for maker in makers

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..calls.reach import reached_nodes
 from ..editing.companions import Companion
 from ..facts import Loop, LoopKind
+from ..loading.iterations import loops_around
 from ..networks.forward_code import networks_run
-from ..program.syntax import LoopNode, Module
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from .not_scalable import NotScalableError
@@ -28,27 +27,11 @@ def made_once(
     networks = {
         model.node for step in steps for model in networks_run(resolver, step.nodes(resolver))
     }
-    for node, module in _around(resolver, companion.statement, companion.module):
-        loop = by_node.get(node)
+    for around in loops_around(resolver, companion.statement, companion.module):
+        loop, module = by_node.get(around.node), around.module
         is_of_batches = loop is not None and (
             loop.loaders or loop.kind in {LoopKind.TRAINING, LoopKind.EVALUATION}
         )
-        inside = {reached.node for reached in reached_nodes(resolver, node.body, module)}
+        inside = {reached.node for reached in reached_nodes(resolver, around.node.body, module)}
         if is_of_batches or not networks <= inside:
-            raise NotScalableError(module, node, _ANEW)
-
-
-def _around(
-    resolver: Resolver, statement: ast.stmt, module: Module
-) -> Iterator[tuple[LoopNode, Module]]:
-    """The loops around ``statement``, and around the calls of the functions it stands in."""
-    pending: list[tuple[ast.AST, Module]] = [(statement, module)]
-    seen: set[ast.AST] = set()
-    while pending:
-        at, where = pending.pop()
-        for loop in where.loops(at):
-            yield loop, where
-        function = where.function(at)
-        if function is not None and function not in seen:
-            seen.add(function)
-            pending += [(site.call, site.module) for site in resolver.call_sites(function)]
+            raise NotScalableError(module, around.node, _ANEW)
