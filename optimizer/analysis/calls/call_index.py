@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from copy import copy
 from functools import cached_property
 from itertools import chain
 
@@ -34,14 +33,6 @@ class CallIndex:
             for call in module.calls:
                 for kind in self._names.kinds_of(call, module):
                     self._open[kind][call] = module
-
-    def copy(self) -> CallIndex:
-        """An index that settles calls of its own from now on."""
-        made = copy(self)
-        made._settled = defaultdict(list, {to: list(sites) for to, sites in self._settled.items()})
-        made._open = defaultdict(dict, {kind: dict(calls) for kind, calls in self._open.items()})
-        made._listed = {}
-        return made
 
     def settle(self, call: ast.Call, module: Module, callees: Iterable[Function]) -> None:
         """Remember that ``call`` reaches ``callees`` and nothing else."""
@@ -73,10 +64,6 @@ class CallIndex:
         """Whether ``call`` may reach ``function`` by its names alone, whatever the objects in it are."""
         kinds = self._names.kinds_for(function)
         return not kinds.isdisjoint(self._names.kinds_of(call, module))
-
-    def count_open(self, function: FunctionNode) -> int:
-        """How many open calls may reach ``function``."""
-        return sum(len(self._open[kind]) for kind in self._names.kinds_for(function))
 
     def _calls_of(self, kind: str) -> tuple[Call, ...]:
         """The open calls of a kind, listed anew once a tenth of the list is settled."""

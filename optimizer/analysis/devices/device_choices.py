@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..calls.signatures import argument_for, call_argument
@@ -49,13 +49,22 @@ def device_choice(
                 return None
             return device_choice(resolver, expression.args[0], module, steps - 1)
         case ast.Name() | ast.Attribute():
-            choices = {
+            return _same(
                 device_choice(resolver, value, owner, steps - 1)
                 for value, owner in _assigned(resolver, expression, module)
-            }
-            return choices.pop() if len(choices) == 1 else None
+            )
         case _:
             return None
+
+
+def _same(choices: Iterable[DeviceChoice | None]) -> DeviceChoice | None:
+    """The choice that all of ``choices`` are, which are looked at up to the first that is another."""
+    found = None
+    for choice in choices:
+        if choice is None or choice != (found or choice):
+            return None
+        found = choice
+    return found
 
 
 def _conditional(
@@ -210,9 +219,8 @@ def _choice_of_binding(resolver: Resolver, binding: Binding, module: Module) -> 
     if isinstance(source, Assigned) and not source.path:
         return device_choice(resolver, source.value, module)
     if isinstance(source, Parameter) and not isinstance(source.function, ast.Lambda):
-        choices = {
+        return _same(
             device_choice(resolver, value, owner)
             for value, owner in _arguments(resolver, source.function, binding.name, module)
-        }
-        return choices.pop() if len(choices) == 1 else None
+        )
     return None

@@ -168,7 +168,7 @@ class BatchTrace:
                 return _OTHER
 
     def _union(self, nodes: Iterable[ast.expr], module: Module) -> Parts:
-        return _joined(self.parts(node, module) for node in nodes) or _OTHER
+        return self._questions.or_else(_joined(self.parts(node, module) for node in nodes), _OTHER)
 
     def _name(self, node: ast.Name, module: Module) -> Parts:
         scope = module.scope(node)
@@ -270,7 +270,9 @@ class BatchTrace:
             owners = self._resolver.values(node.value, module)
             if any(isinstance(owner, Instance) for owner in owners):
                 kept = kept_as(self._resolver, cls, module, node.attr)
-                return _joined(self._unpacked(*assigned) for assigned in kept) or _OTHER
+                return self._questions.or_else(
+                    _joined(self._unpacked(*assigned) for assigned in kept), _OTHER
+                )
         return self.parts(node.value, module)
 
     def _call(self, node: ast.Call, module: Module) -> Parts:
@@ -292,7 +294,7 @@ class BatchTrace:
             if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "__init__"
             for inner in walk(callee.node)
         ]
-        return _joined(results) or _OTHER
+        return self._questions.or_else(_joined(results), _OTHER)
 
     def _result(self, node: ast.AST, module: Module) -> Parts:
         """What a function gives by ``node``, a part of it: what it returns, or the elements that a generator yields."""

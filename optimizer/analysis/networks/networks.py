@@ -47,7 +47,7 @@ class Networks:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
         self._questions = Questions()
-        self._lookups = Answers[ast.Call, bool](when_asked_again=False, incomplete=None)
+        self._lookups = Answers[ast.Call, bool](nothing=False, incomplete=None)
 
     def is_network(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` may be a ``torch.nn.Module``: through wrappers, a layer of another, a part of a list."""

@@ -19,6 +19,7 @@ from ..program.syntax import FunctionNode, LoopNode, Module
 from ..program.trees import walk
 from ..training.steps import StepCode, reads_gradient
 from ..values.dataflow import Flow, own_nodes
+from ..values.questions import Answers, Questions
 from ..values.resolver import Resolver
 from ..values.values import Function
 
@@ -105,18 +106,21 @@ class _GradientTests:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._known: dict[ast.AST, bool] = {}
+        self._questions = Questions()
+        self._expressions = Answers[ast.expr, bool](nothing=False, incomplete=lambda _: True)
+        self._parameters = Answers[tuple[FunctionNode, str], bool](False, lambda _: True)
         self._flows: dict[ast.AST, Flow] = {}
 
     def depends(self, expression: ast.expr, at: ast.stmt, module: Module) -> bool:
-        if expression not in self._known:
-            self._known[expression] = False  # what leads back here adds nothing
-            flow = self._flow(module, at)
-            behind = flow.statements_behind(expression, at)
-            self._known[expression] = any(
-                self._reads(part, module) for part in (expression, *behind)
-            ) or any(self._is_chosen(statement, module) for statement in behind)
-        return self._known[expression]
+        return self._questions.ask(
+            expression, self._expressions, lambda: self._depends(expression, at, module)
+        )
+
+    def _depends(self, expression: ast.expr, at: ast.stmt, module: Module) -> bool:
+        behind = self._flow(module, at).statements_behind(expression, at)
+        return any(self._reads(part, module) for part in (expression, *behind)) or any(
+            self._is_chosen(statement, module) for statement in behind
+        )
 
     def _flow(self, module: Module, at: ast.stmt) -> Flow:
         function = module.function(at)
@@ -150,15 +154,30 @@ class _GradientTests:
 
     def _is_handed(self, name: ast.Name, module: Module) -> bool:
         found = module.scope(name).lookup(name.id)
-        for source in (binding.source for binding in (found[1] if found else ())):
-            if isinstance(source, Parameter) and isinstance(source.function, FunctionNode):
-                for site in self._resolver.call_sites(source.function):
-                    passed = argument_for(source.function, name.id, site.call, site.bound)
-                    if passed is not None and passed.given is not None:
-                        at = site.module.statement(site.call)
-                        if self.depends(passed.given, at, site.module):
-                            return True
-        return False
+        functions = (
+            binding.source.function
+            for binding in (found[1] if found else ())
+            if isinstance(binding.source, Parameter)
+        )
+        return any(
+            self._is_given(function, name.id)
+            for function in functions
+            if isinstance(function, FunctionNode)
+        )
+
+    def _is_given(self, function: FunctionNode, name: str) -> bool:
+        """Whether a call hands the parameter ``name`` of ``function`` what depends on gradients."""
+        return self._questions.ask(
+            (function, name),
+            self._parameters,
+            lambda: any(
+                passed is not None
+                and passed.given is not None
+                and self.depends(passed.given, site.module.statement(site.call), site.module)
+                for site in self._resolver.call_sites(function)
+                for passed in (argument_for(function, name, site.call, site.bound),)
+            ),
+        )
 
     def _is_returned(self, callee: Function) -> bool:
         if isinstance(callee.node, ast.Lambda):

@@ -164,14 +164,14 @@ def _reaching(
 
 def _last_decided(
     module: Module, before: list[Binding], use: ast.AST, around: set[int]
-) -> ast.If | None:
-    """The last ``if`` above ``use`` of which every branch binds the name, so that it hides what is above."""
+) -> ast.If | ast.Try | None:
+    """The last ``if`` or ``try`` above ``use`` of which every branch binds the name, so that it hides what is above."""
     blocks = {_block(module, binding) for binding in before}
     tests = (
         test
         for binding in before
         for test in module.ancestors(binding.node)
-        if isinstance(test, ast.If)
+        if isinstance(test, ast.If | ast.Try)
         and id(module.block(test)) in around
         and test not in module.ancestors(use)
         and _always_binds([test], blocks)
@@ -181,15 +181,22 @@ def _last_decided(
 
 def _always_binds(statements: list[ast.stmt], blocks: set[int]) -> bool:
     """Whether ``statements`` do not run to their end without one of ``blocks``, which are those that bind a name."""
-    return id(statements) in blocks or any(
-        isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)
-        or (
-            isinstance(statement, ast.If)
-            and _always_binds(statement.body, blocks)
-            and _always_binds(statement.orelse, blocks)
-        )
-        for statement in statements
-    )
+    return id(statements) in blocks or any(_binds_or_leaves(each, blocks) for each in statements)
+
+
+def _binds_or_leaves(statement: ast.stmt, blocks: set[int]) -> bool:
+    match statement:
+        case ast.Raise() | ast.Return() | ast.Continue() | ast.Break():
+            return True
+        case ast.If(body=body, orelse=orelse):
+            return _always_binds(body, blocks) and _always_binds(orelse, blocks)
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=last):
+            return _always_binds(last, blocks) or (
+                (_always_binds(body, blocks) or _always_binds(orelse, blocks))
+                and all(_always_binds(handler.body, blocks) for handler in handlers)
+            )
+        case _:
+            return False
 
 
 def _tested(module: Module, use: ast.AST) -> list[ast.While]:

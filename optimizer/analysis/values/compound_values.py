@@ -65,29 +65,25 @@ def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
         case External():
             return external(f"{base.name}.{name}")
         case FirstPartyModule(module):
-            if found := resolver.module_attribute(module, name):
-                return found
             child = resolver.project.by_name.get(f"{module.name}.{name}")
-            return frozenset(
-                [FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")]
-            )
+            other = FirstPartyModule(child) if child else Unknown(f"{module.name}.{name}")
+            return resolver.or_else(resolver.module_attribute(module, name), stands_for_none=other)
         case Class():
             found = frozenset(unbound(v) for v in class_attribute(resolver, base, name))
-            return found or frozenset([Attribute(base, name)])
         case Instance(cls):
-            return self_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
+            found = self_attribute(resolver, cls, name)
         case Made(call, module, External("builtins.super")):
             around = module.enclosing_class(call)
             found = super_attribute(resolver, Class(around, module), name) if around else _NONE
-            return found or frozenset([Attribute(base, name)])
         case Made(_, _, Class() as cls):
-            return class_attribute(resolver, cls, name) or frozenset([Attribute(base, name)])
+            found = class_attribute(resolver, cls, name)
         case Made(_, _, External(maker)) if maker.startswith(_PARSERS):
             return namespace_values(resolver, base, name)
         case Unknown():
             return frozenset([base])
         case _:
             return frozenset([Attribute(base, name)])
+    return resolver.or_else(found, stands_for_none=Attribute(base, name))
 
 
 def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:

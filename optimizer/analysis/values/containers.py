@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..program.syntax import last_identifier
 from .unpacking import element_at
 from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
 
@@ -209,9 +207,7 @@ def parts_of_elements(
                 source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:
                 source = call.args[0]
-            case Made(call, _, External(name)) if (
-                name in _SAME_ELEMENTS and call.args and not _is_called_loader(call.args[0])
-            ):
+            case Made(call, _, External(name)) if name in _SAME_ELEMENTS and call.args:
                 source, only_told = call.args[0], True
             case _:
                 pass
@@ -224,11 +220,6 @@ def parts_of_elements(
             parts = select(resolver, _elements(resolver, frozenset([value])), path)
         found |= parts
     return frozenset(found)
-
-
-def _is_called_loader(node: ast.expr) -> bool:
-    """Whether ``node`` is a variable named as a loader, whose batches are not written out: not worth the long way to where it is made."""
-    return re.search("loader(?!s)", last_identifier(node), re.IGNORECASE) is not None
 
 
 def _elements(resolver: Resolver, iterables: frozenset[Value]) -> frozenset[Value]:

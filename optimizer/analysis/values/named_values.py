@@ -125,16 +125,15 @@ def imported_values(resolver: Resolver, source: Imported, module: Module) -> Val
         if first_party is not None:
             return frozenset([FirstPartyModule(first_party)])
         return external(source.module)
-    if first_party is not None and (
-        found := resolver.module_attribute(first_party, source.attribute)
-    ):
-        return found
     submodule = resolver.project.find_submodule(module, source)
     if submodule is not None:
-        return frozenset([FirstPartyModule(submodule)])
-    if first_party is not None or source.level:
-        return frozenset([Unknown(f"{source.attribute} of a first-party module")])
-    return external(f"{source.module}.{source.attribute}")
+        other = FirstPartyModule(submodule)
+    elif first_party is not None or source.level:
+        other = Unknown(f"{source.attribute} of a first-party module")
+    else:
+        return external(f"{source.module}.{source.attribute}")
+    found = resolver.module_attribute(first_party, source.attribute) if first_party else _NONE
+    return resolver.or_else(found, stands_for_none=other)
 
 
 def _parameter_values(
@@ -161,11 +160,9 @@ def _parameter_values(
             values |= resolver.values(argument.given, site.module)
         elif argument.default is not None:
             values |= resolver.values(argument.default, module)
-    return (
-        frozenset(values)
-        or spawned_argument(resolver, function, name)
-        or frozenset([Unknown(f"parameter {name} of {function.name}")])
-    )
+    found = frozenset(values) or spawned_argument(resolver, function, name)
+    nothing = Unknown(f"parameter {name} of {function.name}")
+    return resolver.or_else(found, stands_for_none=nothing)
 
 
 def _handed_on(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ..calls.call_index import CallIndex
@@ -38,6 +39,7 @@ from .values import (
     Value,
     external,
     union,
+    without_rounds,
 )
 
 MOST_VALUES = 1_700
@@ -53,16 +55,19 @@ class Resolver:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._questions = Questions()
-        self._values = Answers[ast.expr, Values](_NONE, _not_exhaustive)
-        self._attributes = Answers[tuple[Module, str], Values](_NONE, _not_exhaustive)
+        self._values = Answers[ast.expr, Values](_NONE, _not_exhaustive, without_rounds)
+        self._attributes = Answers[tuple[Module, str], Values](
+            _NONE, _not_exhaustive, without_rounds
+        )
         self._call_sites = Answers[FunctionNode, tuple[CallSite, ...]]((), None)
         self._imported_names: dict[Module, dict[str, Values]] = {}
         self._names: dict[ast.expr, frozenset[str]] = {}
         self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
-        self._callees = Answers[tuple[ast.Call, str], tuple[Function, ...]]((), None)
+        self._callees = Answers[tuple[ast.Call, Module], tuple[Function, ...]](
+            (), None, settled=lambda key, found: self._calls.settle(*key, found)
+        )
         self._known_methods: dict[tuple[Class | Instance, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
-        self._rough_calls: tuple[int, CallIndex] | None = None
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`..calls.reach.called` found."""
         self.named_elsewhere: dict[ast.FunctionDef | ast.ClassDef, bool] = {}
@@ -180,27 +185,9 @@ class Resolver:
 
     def callees(self, call: ast.Call, module: Module) -> tuple[Function, ...]:
         """The first-party functions ``call`` may run: functions, methods, ``__init__`` and ``forward``."""
-        key = (call, "callees")
-        known = self._callees.final.get(key)
-        if known is not None:
-            return known
-        found = self._questions.ask(
-            key, self._callees, lambda: tuple(self._find_callees(call, module))
+        return self._questions.ask(
+            (call, module), self._callees, lambda: tuple(self._find_callees(call, module))
         )
-        if key in self._callees.final:
-            self._calls.settle(call, module, found)
-        if self._questions.stays(key, self._callees):
-            self._calls_now.settle(call, module, found)
-        return found
-
-    @property
-    def _calls_now(self) -> CallIndex:
-        """The calls, of which others are settled for as long as an endless question is being answered."""
-        if not self._questions.endless:
-            return self._calls
-        if self._rough_calls is None or self._rough_calls[0] != self._questions.answered:
-            self._rough_calls = self._questions.answered, self._calls.copy()
-        return self._rough_calls[1]
 
     def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
         found: list[Function] = []
@@ -248,27 +235,27 @@ class Resolver:
             self._known_methods[of, name] = found
         return found
 
+    def or_else(self, found: Values, *, stands_for_none: Value) -> Values:
+        """``found``, or what stands for there being nothing: within a cycle only once nothing more can be found."""
+        return self._questions.or_else(found, frozenset([stands_for_none]))
+
     def is_known(self, expression: ast.expr) -> bool:
         """Whether what ``expression`` may be is found already, whatever is still being traced."""
         return expression in self._values.final
 
     def _find_call_sites(self, function: FunctionNode) -> list[CallSite]:
-        calls = self._calls_now
+        calls = self._calls
         found: dict[ast.Call, list[CallSite]] = {}
         for call, module in calls.candidates(function):
-            if calls.is_settled(call):
-                continue
-            found[call] = [
-                CallSite(call, module, callee.bound)
-                for callee in self.callees(call, module)
-                if callee.node is function
-            ]
-            calls = self._calls_now
-        if calls.count_open(function) < self._calls.count_open(function):
-            self._questions.lean_on_outermost()
+            if not calls.is_settled(call):
+                found[call] = [
+                    CallSite(call, module, callee.bound)
+                    for callee in self.callees(call, module)
+                    if callee.node is function
+                ]
         sites = [CallSite(*site) for site in calls.settled(function)]
         sites += (s for call, own in found.items() if not calls.is_settled(call) for s in own)
-        return sorted(sites, key=lambda site: self._calls.order[site.call])
+        return sorted(sites, key=lambda site: calls.order[site.call])
 
     def _evaluate(self, node: ast.expr, module: Module) -> Values:
         match node:
@@ -306,15 +293,13 @@ class Resolver:
         )
 
 
+@dataclass(frozen=True)
 class CallSite:
     """A call that reaches a first-party function; ``bound`` when the instance fills its first parameter."""
 
-    __slots__ = ("bound", "call", "module")
-
-    def __init__(self, call: ast.Call, module: Module, bound: bool) -> None:
-        self.call = call
-        self.module = module
-        self.bound = bound
+    call: ast.Call
+    module: Module
+    bound: bool
 
 
 def _bounded(values: Values) -> Values:

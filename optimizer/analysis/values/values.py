@@ -223,3 +223,42 @@ def whole_number(values: Iterable[Value]) -> int | None:
 def union(sets: Iterable[frozenset[Value]]) -> frozenset[Value]:
     """Everything that is in any of ``sets``."""
     return frozenset(value for values in sets for value in values)
+
+
+def without_rounds(before: frozenset[Value], now: frozenset[Value]) -> frozenset[Value]:
+    """``now``, but what going around a cycle once more makes of ``before``: ``node.next.next`` where ``node = node.next``."""
+    if not before:
+        return now
+    return frozenset(v for v in now if v in before or not _goes_round(v, before))
+
+
+def _goes_round(value: Value, before: frozenset[Value]) -> bool:
+    match value:
+        case Made(call, _, External(maker)):
+            return any(
+                isinstance(other, Made)
+                and other.call is call
+                and isinstance(other.maker, External)
+                and maker.startswith(f"{other.maker.name}.")
+                for other in before
+            )
+        case Attribute() | Element():
+            inner = _inner(value)
+            while isinstance(inner, Attribute | Element):
+                if inner in before and _last_step(inner) == _last_step(value):
+                    return True
+                inner = _inner(inner)
+            return False
+        case _:
+            return False
+
+
+def _inner(value: Attribute | Element) -> Value:
+    """What ``value`` is an attribute or element of, the last step of its path taken back."""
+    if isinstance(value, Element) and len(value.path) > 1:
+        return Element(value.of, value.path[:-1])
+    return value.of
+
+
+def _last_step(value: Attribute | Element) -> tuple[int | str, ...] | str:
+    return value.name if isinstance(value, Attribute) else value.path[-1:]

@@ -18,6 +18,15 @@ Ask = Callable[..., set[object]]
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nASK(x)\n", {1, 2, 3}),
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nelse:\n    raise E\nASK(x)\n", {2, 3}),
         ("x = 1\nif c:\n    x = 2\nelif d:\n    x = 3\nelse:\n    print()\nASK(x)\n", {1, 2, 3}),
+        ("x = 1\ntry:\n    x = 2\nexcept E:\n    x = 3\nASK(x)\n", {2, 3}),
+        ("x = 1\ntry:\n    x = 2\nexcept E:\n    pass\nASK(x)\n", {1, 2}),
+        ("x = 1\ntry:\n    f()\nexcept E:\n    x = 3\nASK(x)\n", {1, 3}),
+        ("x = 1\ntry:\n    f()\nexcept E:\n    raise\nelse:\n    x = 2\nASK(x)\n", {2}),
+        ("x = 1\ntry:\n    f()\nfinally:\n    x = 2\nASK(x)\n", {2}),
+        (
+            "x = 1\nfor i in y:\n    try:\n        x = 2\n    except E:\n        x = 3\n    ASK(x)\n    x = 4\n",
+            {2, 3},
+        ),
         (
             "x = 1\nif c:\n    x = 2\nelse:\n    with suppress(E):\n        x = 3\nASK(x)\n",
             {1, 2, 3},

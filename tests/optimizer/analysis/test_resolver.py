@@ -321,21 +321,6 @@ def test_elements_behind_what_only_orders_them(ask: Ask, wrapped: str) -> None:
     assert ask(f"{imports}made = open('x')\nfor each in {wrapped}:\n    ASK(each)") == {"Element"}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_followed"), [("loader", False), ("self.train_loader", False), ("loaders", True)]
-)
-def test_loaders_are_not_followed_for_their_elements(
-    script: Callable[..., TrainingScript], name: str, is_followed: bool
-) -> None:
-    """Nothing writes out the batches of one, and it may be made far away: in large projects the way there never ends."""
-    code = f"from tqdm import tqdm\ndef train(self, loader, loaders):\n    for each in tqdm({name}):\n        ASK(each)\n"
-    understood = script(code)
-    (asked, module), *_ = questions(understood)
-    understood.resolver.values(asked, module)
-    (bar,) = module.calls_named("tqdm")
-    assert understood.resolver.is_known(bar.args[0]) is is_followed
-
-
 def test_elements_that_are_appended(ask: Ask) -> None:
     filled = "made = [1]\nfor i in range(3):\n    made.append(2)\nmade.insert(0, 3)\n"
     assert ask(f"{filled}for each in made:\n    ASK(each)") == {1, 2, 3}
