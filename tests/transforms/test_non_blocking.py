@@ -476,6 +476,8 @@ WRITES = {
     "patches exchanged": "    x[:, 3:5] = x[torch.randperm(64), 3:5]\n",
     "other name": "    other = x\n    other -= 1\n",
     "module in place": "    nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())(x)\n",
+    "module in place behind a view": "    nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU(inplace=True)))(x)\n",
+    "module in place in a list": "    nn.Sequential(*[nn.Conv2d(1, 8, 3), nn.ReLU(inplace=True)])(x)\n",
     "row replaced by something else": "    x[0] = y[0]\n",
 }
 
@@ -484,6 +486,15 @@ WRITES = {
 def test_batch_written_to_after_the_copy(check_noop: Check, write: str) -> None:
     loop = "import numpy as np\nfor x, y in loader:\n    z = x.to(device)\n" + write
     check_noop(script(loop), "the batch is written to while the copy may still read it")
+
+
+def test_what_a_layer_makes_of_the_batch_is_written_to(check_transformed: Check) -> None:
+    loop = (
+        "for x, y in loader:\n    z = x.to(device{0})\n"
+        "    nn.Sequential(nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh()), nn.ReLU(inplace=True))(x)\n"
+    )
+    before = script(loop)
+    check_transformed(before.format(""), before.format(f", {NB}"))
 
 
 def test_batch_of_a_generator_written_to_after_the_copy(check_noop: Check) -> None:

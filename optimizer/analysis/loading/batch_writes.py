@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ..calls.signatures import call_argument
 from ..facts import DataLoader, Fact
 from ..program.syntax import Module
+from ..tensors.fresh_results import FreshResults
 from ..values.composition import composed_of
 from ..values.resolver import Resolver
-from ..values.values import Made
+from ..values.values import External, Made, Value
 from .batches import BatchTrace, Parts
 
 _WRITES_ARGUMENT = frozenset(
@@ -70,10 +71,30 @@ def _written_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Iter
 
 def _works_in_place(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` may write to its argument: ``relu(x, inplace=True)``, a module that was made so."""
-    made = composed_of(resolver, resolver.values(call.func, module))
+    values = resolver.values(call.func, module)
+    made = composed_of(resolver, (v for value in values for v in _given_it(resolver, value)))
     calls = [call, *(value.call for value in made if isinstance(value, Made))]
     said = [call_argument(each, "inplace") for each in calls]
     return any(s is not None and not _is_false(s) for s in said)
+
+
+def _given_it(resolver: Resolver, layer: Value) -> list[Value]:
+    """What is given the argument of ``layer`` itself: of layers in a row those up to the first that makes a new tensor of it."""
+    match layer:
+        case Made(ast.Call(args=layers, keywords=[]), module, External("torch.nn.Sequential")) if (
+            layers and not any(isinstance(each, ast.Starred) for each in layers)
+        ):
+            found: list[Value] = []
+            for each in layers:
+                inner = [
+                    v for one in resolver.values(each, module) for v in _given_it(resolver, one)
+                ]
+                found += inner
+                if FreshResults(resolver).values_objection(inner) is None:
+                    break
+            return found
+        case _:
+            return [layer]
 
 
 def _is_false(node: ast.expr) -> bool:

@@ -8,7 +8,7 @@ it. Convolutions, linear layers, normalizations and pools keep their input and n
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..program.classes import first_party_bases
 from ..program.name_uses import NameUses
@@ -93,11 +93,11 @@ class FreshResults:
 
     def layer_objection(self, layer: ast.expr, module: Module) -> str | None:
         """Why the result of ``layer`` must not be overwritten, None when it may be."""
-        for value in self._resolver.values(layer, module):
-            why = self._value_objection(value)
-            if why is not None:
-                return why
-        return None
+        return self.values_objection(self._resolver.values(layer, module))
+
+    def values_objection(self, layers: Iterable[Value]) -> str | None:
+        """As :meth:`layer_objection`, for what a layer may be."""
+        return next(filter(None, map(self._value_objection, layers)), None)
 
     def objection(self, tensor: ast.expr, module: Module) -> str | None:
         """Why the tensor that ``tensor`` computes must not be overwritten where it is used, None when it may be."""
