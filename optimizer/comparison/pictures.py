@@ -63,7 +63,8 @@ def compare_pictures(
 ) -> Iterator[Finding]:
     """Where pixels are further off than rounding takes them; a note where that is not known.
 
-    Without ``rounding`` a level is all that they may be off, unless ``near`` show that those of this picture jump.
+    Without ``rounding`` of the training a level is all that they may be off, unless ``near`` show that those of this picture jump. Then the
+    rounding of one sum may make them jump as well, though no further than other training does: what is beyond that is found, of the rest nothing is known.
     """
     if theirs.shape != ours.shape:
         shape, expected = list(theirs.shape), list(ours.shape)
@@ -73,14 +74,15 @@ def compare_pictures(
     known = [_drawn(ours, one) for one in near if one.shape == ours.shape]
     before, now = _drawn(ours, ours), _drawn(ours, theirs)
     jumps = any(_apart(before, one) for one in known)
-    if len(known) < len(near) or (jumps and not rounding):
-        if _apart(before, now):
-            message = f"{path} has other pixels, and how far rounding moves them is not known"
-            yield note(Kind.FILE_VALUE, message, tensor=path)
-        return
-    compared = (before, now, known if rounding else (), precision)
-    found = compare_arrays(Kind.FILE_VALUE, "pixels", f"{path}{{}}".format, *compared)
-    yield from (replace(finding, tensor=path) for finding in found[:1])
+    beyond: list[Finding] = []
+    if len(known) == len(near):
+        compared = (before, now, known if rounding or jumps else (), precision)
+        beyond = compare_arrays(Kind.FILE_VALUE, "pixels", f"{path}{{}}".format, *compared)
+    if beyond:
+        yield replace(beyond[0], tensor=path)
+    elif (len(known) < len(near) or (jumps and not rounding)) and _apart(before, now):
+        message = f"{path} has other pixels, and how far rounding moves them is not known"
+        yield note(Kind.FILE_VALUE, message, tensor=path)
 
 
 def _drawn(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:

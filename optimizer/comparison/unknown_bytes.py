@@ -43,7 +43,7 @@ def with_bytes(
     failures = [finding for finding in found if finding.fails]
     if failures:
         return failed_by(verdict, failures[0])
-    if found:  # of some nothing is known
-        return verdict
+    if found:
+        return replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=found[0].message)
     reason = same_but_for_told(original, precision)
     return replace(verdict, tier=Tier.NUMERIC, precision=precision, reason=reason)

@@ -94,6 +94,13 @@ def test_nothing_is_known_of_what_jumps_where_only_sums_are_rounded() -> None:
     ((fails, message),) = judged(moved(10, 30), moved(5, 30), rounding=False)
     assert not fails
     assert "not known" in message
+    assert judged(GREY, moved(5, 30), rounding=False) == []
+
+
+def test_no_sum_makes_pixels_jump_further_than_other_training() -> None:
+    ((fails, message),) = judged(moved(40, 90), moved(5, 30), moved(1, 9), rounding=False)
+    assert fails
+    assert message.startswith("pixels of p.png: ")
 
 
 def test_another_size_is_another_picture() -> None:
