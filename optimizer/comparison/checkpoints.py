@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from .arrays import Arrays
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
+_ATTRIBUTE = re.compile(r"(?:^|/)\w+\(\)\.[^/]+$")
+"""Of an object that is saved whole. A rewrite may need others: compared are those that both versions have."""
 _SHOWN = 3
+_LONGEST = 200
+"""Characters of a value that are told whole."""
 _WRAPPERS = {
     "_orig_mod.": "torch.compile",
     "module.": "DataParallel or DistributedDataParallel",
@@ -160,8 +164,7 @@ def _by_name(checkpoints: Iterable[Checkpoint]) -> Mapping[str, list[Checkpoint]
 
 
 def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
-    missing = [key for key in ours.entries if key not in theirs.entries]
-    added = [key for key in theirs.entries if key not in ours.entries]
+    missing, added = _keys_of_one(ours, theirs), _keys_of_one(theirs, ours)
     if missing or added:
         yield Finding(
             Kind.CHECKPOINT_KEYS,
@@ -172,8 +175,12 @@ def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
             rewritten=", ".join(added[:_SHOWN]) or None,
         )
     for key, entry in ours.entries.items():
-        if key in theirs.entries and not _KERNEL.search(key):
+        if key in theirs.entries and not _KERNEL.search(key) and not _ATTRIBUTE.search(key):
             yield from _one_entry(ours, key, entry, theirs.entries[key])
+
+
+def _keys_of_one(ours: Checkpoint, theirs: Checkpoint) -> list[str]:
+    return [k for k in ours.entries if k not in theirs.entries and not _ATTRIBUTE.search(k)]
 
 
 def _other_keys(missing: Sequence[str], added: Sequence[str]) -> str:
@@ -219,9 +226,14 @@ def _values(
         repeats = spread if precision is None else ()
         for finding in compare_text(entry.value, other.value, repeats, spread, precision):
             if finding.kind is Kind.STDOUT:
+                what = f"{ours.path}: {key or 'what is saved'}"
+                if max(len(entry.value), len(other.value)) > _LONGEST:
+                    told = f"{what}: {finding.message.replace(' of the output', '')}"
+                else:
+                    told = f"{what} is {other.value}, not {entry.value}"
                 yield Finding(
                     Kind.CHECKPOINT_VALUE,
-                    f"{ours.path}: {key or 'what is saved'} is {other.value}, not {entry.value}",
+                    told,
                     finding.severity,
                     tensor=key,
                     original=entry.value,

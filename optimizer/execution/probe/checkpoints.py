@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .attributes import plain_attributes
 from .fingerprints import dtype_name, sha256, storable, write_safetensors
 from .modes import told_mode
 
 SAVED = "saved.safetensors"
 _REPR = 200
+_ATTRIBUTE_REPR = 4000
 _DEPTH = 20
 
 
@@ -88,6 +90,7 @@ def _leaves(
         name = type(thing).__name__
         yield keys, {"kind": name, "value": told_mode(thing)}, None
         yield from _leaves(thing.state_dict(), (*keys, f"{name}()"))
+        yield from _attributes(thing, keys)
     elif isinstance(thing, Mapping) and len(keys) < _DEPTH:
         for key, value in thing.items():
             yield from _leaves(value, (*keys, str(key)))
@@ -98,3 +101,13 @@ def _leaves(
         simple = isinstance(thing, (bool, int, float, str, bytes, type(None)))
         value = repr(thing)[:_REPR] if simple else None
         yield keys, {"kind": type(thing).__name__, "value": value}, None
+        yield from _attributes(thing, keys)
+
+
+def _attributes(
+    thing: Any, keys: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], None]]:
+    for name, value in plain_attributes(thing):
+        key = f"{type(thing).__name__}().{name}"
+        told = repr(value)[:_ATTRIBUTE_REPR]
+        yield (*keys, key), {"kind": type(value).__name__, "value": told}, None

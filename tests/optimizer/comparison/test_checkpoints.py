@@ -288,3 +288,35 @@ def test_a_network_saved_as_a_whole_is_in_the_mode_it_was_in(
     (finding,) = compare_checkpoint_values(*told, (), None)
     assert finding.kind is Kind.CHECKPOINT_VALUE
     assert "what is saved is in training mode, not in eval mode" in finding.message
+
+
+def test_attributes_of_what_is_saved_whole_are_compared_where_both_have_them(
+    original: Observations, save: Checkpoint
+) -> None:
+    def whole(**attributes: object) -> Observations:
+        entries = {
+            f"Tree().{name}": CheckpointEntry(type(value).__name__, value=repr(value))
+            for name, value in attributes.items()
+        }
+        return saving(original, replace(save, entries={**save.entries, **entries}))
+
+    before = whole(accuracies=[0.5, 0.25], depth=3)
+    for same in (whole(depth=3), whole(accuracies=(0.5, 0.25), depth=3, cache={})):
+        assert compare_checkpoints(before, same) == []
+    assert compare_checkpoint_values(before, whole(depth=3), (), None) == []
+    for other in (whole(accuracies=[]), whole(accuracies=[0.5, 0.75]), whole(depth=4)):
+        (finding,) = compare_checkpoint_values(before, other, (), None)
+        assert finding.kind is Kind.CHECKPOINT_VALUE
+        assert finding.fails
+
+
+def test_of_a_long_value_what_differs_is_told(original: Observations, save: Checkpoint) -> None:
+    def with_losses(losses: list[float]) -> Observations:
+        entries = {"losses": CheckpointEntry("str", value=repr(losses))}
+        return saving(original, replace(save, entries=entries))
+
+    losses = [place + 0.5 for place in range(200)]
+    other = [*losses[:-1], 1e3]
+    (finding,) = compare_checkpoint_values(with_losses(losses), with_losses(other), (), None)
+    assert "has 1000.0, not 199.5" in finding.message
+    assert len(finding.message) < 200

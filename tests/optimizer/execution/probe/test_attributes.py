@@ -1,0 +1,54 @@
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from torchopt_cli.optimizer.execution.probe.attributes import plain_attributes
+
+
+class History:
+    def __init__(self) -> None:
+        self.epoch = 3
+        self.losses = [0.5, (1, {"a": None})]
+        self.best = torch.ones(1)
+        self._scratch = 4
+
+
+class Tree(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracies = [0.25]
+        self.onehot = torch.zeros(2)
+        self.fc = nn.Linear(2, 2)
+        self.inner = Leaf()
+
+
+class Leaf(nn.Module):
+    depth = 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.penalty = 0.1
+
+
+def test_plain_attributes_of_an_object():
+    told = {"epoch": 3, "losses": [0.5, (1, {"a": None})]}
+    assert dict(plain_attributes(History())) == told
+
+
+def test_those_of_a_module_and_of_the_modules_in_it():
+    assert dict(plain_attributes(Tree())) == {"accuracies": [0.25], "inner.penalty": 0.1}
+
+
+def test_of_librarys_classes_none_are_told():
+    assert not dict(plain_attributes(nn.Linear(2, 2)))
+    assert not dict(plain_attributes(SimpleNamespace(a=1)))
+    assert not dict(plain_attributes(3))
+
+
+def test_what_holds_itself_or_a_whole_memory_is_not_told():
+    history = History()
+    history.losses.append(history.losses)
+    history.seen = list(range(20_000))
+    assert dict(plain_attributes(history)) == {"epoch": 3}
