@@ -53,7 +53,19 @@ def _told(
             return _first_layer(ours, original)
     if kind is not Kind.LOSS:
         return ""
+    if _called_again(original) or _called_again(other):
+        return "; in its first call every layer gives what it gave: the difference is in a later one, or in what follows"
     return "; every layer gives what it gave, so the difference is in what follows"
+
+
+def _called_again(run: Observations) -> bool:
+    """Whether a model was called to train on more in the first step than in the one call that is known of it."""
+    rows: dict[str, int] = {}
+    for one in run.layer_outputs:
+        model = one.layer.partition(".")[0]
+        rows[model] = max(rows.get(model, 0), *one.output.shape[:1], 0)
+    called = (one for one in run.training_calls if not one.rounds and one.module in rows)
+    return any(one.samples - one.without_gradients > rows[one.module] for one in called)
 
 
 def _first_layer(layer: LayerOutput, run: Observations) -> str:

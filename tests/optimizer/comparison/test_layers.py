@@ -6,7 +6,12 @@ import pytest
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
 from torchopt_cli.optimizer.comparison.layers import explain
 from torchopt_cli.optimizer.comparison.tolerance import Precision
-from torchopt_cli.optimizer.execution.observations import LayerOutput, Observations, TensorSummary
+from torchopt_cli.optimizer.execution.observations import (
+    LayerOutput,
+    Observations,
+    TensorSummary,
+    TrainingCalls,
+)
 
 Run = Callable[..., Observations]
 LOSS = Finding(Kind.LOSS, "loss 2, not 1", step=1)
@@ -50,6 +55,17 @@ def test_what_the_model_does_besides_its_layers_is_told(run: Run) -> None:
     message = said(LOSS, giving(1.0, 2.0), giving(1.0, 2.5))
     assert message.endswith("but Net does not: the difference is in its own forward")
     assert "what follows" in said(LOSS, giving(1.0, 2.0), giving(1.0, 2.0))
+
+
+def test_of_a_model_that_is_called_again_the_first_call_alone_is_known(run: Run) -> None:
+    def called(samples: int, rounds: int = 0) -> Observations:
+        calls = (TrainingCalls("Net", rounds, samples, samples - 4 if samples == 6 else 0),)
+        layers = (output("Net.head", 1.0), output("Net", 1.0))
+        return replace(run(steps=2), layer_outputs=layers, training_calls=calls)
+
+    for once in (called(4), called(8, rounds=1), called(6)):
+        assert said(LOSS, once, once).endswith("so the difference is in what follows")
+    assert "in its first call every layer" in said(LOSS, called(4), called(8))
 
 
 def test_rounding_is_no_difference(giving: Callable[..., Observations]) -> None:
