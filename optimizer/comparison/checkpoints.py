@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .arrays import Arrays
 
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
-_ATTRIBUTE = re.compile(r"(?:^|/)\w+\(\)\.[^/]+$")
+_ATTRIBUTE = re.compile(r"(?:.*/)?\w+\(\)\.[^/]+")
 """Of an object that is saved whole. A rewrite may need others: compared are those that both versions have."""
 _SHOWN = 3
 _LONGEST = 200
@@ -175,12 +175,18 @@ def _entries(ours: Checkpoint, theirs: Checkpoint) -> Iterator[Finding]:
             rewritten=", ".join(added[:_SHOWN]) or None,
         )
     for key, entry in ours.entries.items():
-        if key in theirs.entries and not _KERNEL.search(key) and not _ATTRIBUTE.search(key):
+        if key in theirs.entries and not _KERNEL.search(key) and not _ATTRIBUTE.fullmatch(key):
             yield from _one_entry(ours, key, entry, theirs.entries[key])
 
 
 def _keys_of_one(ours: Checkpoint, theirs: Checkpoint) -> list[str]:
-    return [k for k in ours.entries if k not in theirs.entries and not _ATTRIBUTE.search(k)]
+    known = {found[0] for key in theirs.entries if (found := _ATTRIBUTE.match(key))}
+    return [
+        key
+        for key in ours.entries
+        if key not in theirs.entries
+        if not (found := _ATTRIBUTE.match(key)) or (found[0] in known and found[0] != key)
+    ]
 
 
 def _other_keys(missing: Sequence[str], added: Sequence[str]) -> str:

@@ -303,7 +303,7 @@ class Checkpoint:
     it lies below it. ``rounds`` had begun when it came there.
 
     Keys of ``entries`` are the nested keys joined by ``/`` (``model/conv1.weight``). Modules saved whole appear as
-    their class (``Net()``) and their state dict; plain attributes of objects of the script's own by their names (``Net().epochs``).
+    their class (``Net()``) and their state dict; attributes of objects of the script's own by their names (``Net().epochs``).
     """
 
     path: str

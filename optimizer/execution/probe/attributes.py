@@ -1,7 +1,7 @@
 """Attributes of objects of the script's own that are saved whole: what comes back with them where they are loaded.
 
-Told are those that are plain: numbers, words, and lists, tuples and dicts of such. Tensors among them may be scratch space, whose
-content means nothing, and what begins with an underscore is nobody else's business.
+Told are those that are plain (numbers, words, and lists, tuples and dicts of such), those of objects in them, and networks. Tensors among
+them may be scratch space, whose content means nothing, and what begins with an underscore is nobody else's business.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,20 +19,33 @@ from .variables import is_library
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _MOST = 10_000
 """Plain parts of an attribute that is told: a memory of all that an agent has seen is no setting."""
+_DEEPEST = 4
+"""Objects in objects."""
 _MODULES_OWN = frozenset(vars(nn.Module()))
 """What a module has by being one; the mode is told by itself."""
 
 
-def plain_attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    """The plain attributes of ``thing``, and of the modules in it; ``thing`` is of a class of the script's own."""
+def told_attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of ``thing`` by their names (``history.losses``), of a module those of the modules in it as well, but no networks."""
+    for name, value in _attributes(thing, "", {id(thing)}):
+        if not (isinstance(thing, nn.Module) and isinstance(value, nn.Module)):
+            yield name, value
+
+
+def _attributes(thing: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     parts = thing.named_modules() if isinstance(thing, nn.Module) else [("", thing)]
-    for path, part in parts:
+    for place, part in parts:
         if not _is_own(type(part)):
             continue
         attributes: dict[str, Any] = getattr(part, "__dict__", {})
         for name, value in attributes.items():
-            if not name.startswith("_") and name not in _MODULES_OWN and _is_plain(value):
-                yield f"{path}.{name}" if path else name, value
+            if name.startswith("_") or name in _MODULES_OWN:
+                continue
+            full = ".".join(filter(None, (path, place, name)))
+            if isinstance(value, nn.Module) or _is_plain(value):
+                yield full, value
+            elif id(value) not in seen and len(seen) <= _DEEPEST and not isinstance(value, type):
+                yield from _attributes(value, full, {*seen, id(value)})
 
 
 def _is_own(kind: type) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attributes import plain_attributes
+from .attributes import told_attributes
 from .fingerprints import dtype_name, sha256, storable, write_safetensors
 from .modes import told_mode
 
@@ -106,8 +106,10 @@ def _leaves(
 
 def _attributes(
     thing: Any, keys: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], dict[str, Any], None]]:
-    for name, value in plain_attributes(thing):
-        key = f"{type(thing).__name__}().{name}"
-        told = repr(value)[:_ATTRIBUTE_REPR]
-        yield (*keys, key), {"kind": type(value).__name__, "value": told}, None
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any], Tensor | None]]:
+    for name, value in told_attributes(thing):
+        key = (*keys, f"{type(thing).__name__}().{name}")
+        if not isinstance(value, nn.Module):
+            yield key, {"kind": type(value).__name__, "value": repr(value)[:_ATTRIBUTE_REPR]}, None
+        elif len(key) < _DEPTH:
+            yield from _leaves(value, key)

@@ -310,6 +310,21 @@ def test_attributes_of_what_is_saved_whole_are_compared_where_both_have_them(
         assert finding.fails
 
 
+def test_networks_in_what_is_saved_whole_have_to_have_their_keys(
+    original: Observations, save: Checkpoint
+) -> None:
+    def whole(*keys: str) -> Observations:
+        weight = CheckpointEntry("tensor", (2,), "float32", "x", same_as=("Net.a",))
+        entries = dict.fromkeys(keys, weight)
+        return saving(original, replace(save, entries=entries))
+
+    net = whole("Agent().net/Net()/a", "Agent().net/Net()/b")
+    assert compare_checkpoints(net, net) == []
+    assert compare_checkpoints(net, whole()) == []  # it has no such attribute
+    for less in (whole("Agent().net/Net()/a"), whole("Agent().net/Net()/module.a")):
+        assert compare_checkpoints(net, less)[0].kind is Kind.CHECKPOINT_KEYS
+
+
 def test_of_a_long_value_what_differs_is_told(original: Observations, save: Checkpoint) -> None:
     def with_losses(losses: list[float]) -> Observations:
         entries = {"losses": CheckpointEntry("str", value=repr(losses))}

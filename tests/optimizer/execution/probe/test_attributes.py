@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from torchopt_cli.optimizer.execution.probe.attributes import plain_attributes
+from torchopt_cli.optimizer.execution.probe.attributes import told_attributes
 
 
 class History:
@@ -32,23 +32,53 @@ class Leaf(nn.Module):
         self.penalty = 0.1
 
 
-def test_plain_attributes_of_an_object():
+def test_told_attributes_of_an_object():
     told = {"epoch": 3, "losses": [0.5, (1, {"a": None})]}
-    assert dict(plain_attributes(History())) == told
+    assert dict(told_attributes(History())) == told
 
 
 def test_those_of_a_module_and_of_the_modules_in_it():
-    assert dict(plain_attributes(Tree())) == {"accuracies": [0.25], "inner.penalty": 0.1}
+    assert dict(told_attributes(Tree())) == {"accuracies": [0.25], "inner.penalty": 0.1}
 
 
 def test_of_librarys_classes_none_are_told():
-    assert not dict(plain_attributes(nn.Linear(2, 2)))
-    assert not dict(plain_attributes(SimpleNamespace(a=1)))
-    assert not dict(plain_attributes(3))
+    assert not dict(told_attributes(nn.Linear(2, 2)))
+    assert not dict(told_attributes(SimpleNamespace(a=1)))
+    assert not dict(told_attributes(3))
 
 
 def test_what_holds_itself_or_a_whole_memory_is_not_told():
     history = History()
     history.losses.append(history.losses)
     history.seen = list(range(20_000))
-    assert dict(plain_attributes(history)) == {"epoch": 3}
+    assert dict(told_attributes(history)) == {"epoch": 3}
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.history = History()
+        self.net = Tree()
+        self.kind = History
+        self.history.trainer = self
+
+
+def test_objects_in_objects_and_networks_are_told():
+    trainer = Trainer()
+    names = {"history.epoch": 3, "history.losses": trainer.history.losses, "net": trainer.net}
+    assert dict(told_attributes(trainer)) == names
+
+
+def test_of_a_network_that_knows_its_trainer_no_networks_are_told():
+    trainer = Trainer()
+    trainer.net.trainer = trainer
+    assert {"trainer.history.epoch", "accuracies"} < {
+        name for name, _ in told_attributes(trainer.net)
+    }
+    assert not any(isinstance(value, nn.Module) for _, value in told_attributes(trainer.net))
+
+
+def test_what_goes_deep_ends():
+    chain = last = History()
+    for _ in range(9):
+        last.inner = last = History()
+    assert max(name.count("inner") for name, _ in told_attributes(chain)) == 4
