@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 _ATTRIBUTE = re.compile(r"(?:.*/)?\w+\(\)\.[^/]+")
 """Of an object that is saved whole. A rewrite may need others: compared are those that both versions have."""
+_FILE_AND_KEY = ": "
 _SHOWN = 3
 _LONGEST = 200
 """Characters of a value that are told whole."""
@@ -139,7 +140,7 @@ def _stored(run: Observations) -> Arrays:
         return {}
     tensors = run.saved_tensors()
     return {
-        f"{name}, save {number}: {key}": tensors[entry.stored_as]
+        _FILE_AND_KEY.join(filter(None, (f"{name}, save {number}", key))): tensors[entry.stored_as]
         for name, saves in _by_name(run.checkpoints).items()
         for number, save in enumerate(saves, start=1)
         for key, entry in save.entries.items()
@@ -149,10 +150,13 @@ def _stored(run: Observations) -> Arrays:
 
 def _group(name: str) -> str:
     """What belongs together: the tensors of one dict, or those of one kind of an optimizer's state."""
-    parent, _, last = name.rpartition("/")
+    save, _, key = name.partition(_FILE_AND_KEY)
+    parent, _, last = key.rpartition("/")
     if _DIGITS.fullmatch(parent.rpartition("/")[2]):
-        return f"{parent.rpartition('/')[0]}/*/{last}"
-    return parent or name
+        group = f"{parent.rpartition('/')[0]}/*/{last}"
+    else:
+        group = parent or key
+    return f"{save}: {group}" if group else save
 
 
 def _by_name(checkpoints: Iterable[Checkpoint]) -> Mapping[str, list[Checkpoint]]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .legible import as_text, belongs_to_database, is_binary, is_network, is_text
+from .legible import as_text, belongs_to_database, is_binary, is_network, is_text, members
 from .observations import WrittenFile
 from .overlay import Overlay
 from .probe.mirror import Mirror
@@ -41,7 +41,8 @@ _GZIP = b"\x1f\x8b"
 def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     """The files below the working directory and the script's folder that the run made or changed.
 
-    The content of those of arrays or text, whatever they are called, databases of SQLite and archives as text, is copied below ``folder``, as far as there is room.
+    The content of those of arrays or text, whatever they are called, and of databases of SQLite as text, is copied below ``folder``, as far as there is room.
+    Members of archives are told as files in a folder of the archive's name.
     """
     mirror = Mirror(str(overlay.scratch))
     places = dict.fromkeys(
@@ -53,13 +54,13 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
         return ()
     keep = _Keeper(folder)
     found: list[WrittenFile] = []
-    for number, place in enumerate(sorted(places)):
+    for place in sorted(places):
         path = os.path.relpath(place, overlay.cwd)
         shown = path if not path.startswith("..") else mirror.original(place)
         if os.path.islink(place):
             found.append(WrittenFile(shown, 0, leads_to=mirror.original(os.readlink(place))))
         else:
-            found.append(keep(number, place, shown))
+            found.extend(keep(place, shown))
     return tuple(found)
 
 
@@ -68,33 +69,52 @@ class _Keeper:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._number = 0
         self._left = _KEPT_BYTES
         self._to_digest = _DIGESTED_BYTES
 
-    def __call__(self, number: int, place: str, shown: str) -> WrittenFile:
+    def __call__(self, place: str, shown: str) -> Iterator[WrittenFile]:
         size, suffix = os.path.getsize(place), Path(place).suffix.lower()
         if size <= min(_KEPT_FILE_BYTES, self._left):
-            content = _unpacked(Path(place).read_bytes())
-            if suffix in ARRAYS or is_text(content) or (suffix in _TEXT and not is_binary(content)):
-                return WrittenFile(shown, size, self._kept(number, suffix, content))
-            text = None if suffix in _PROGRAMS else as_text(Path(place), content, _KEPT_FILE_BYTES)
-            if text is not None:
-                return WrittenFile(shown, size, self._kept(number, ".txt", text.encode()))
-            digest = _digest_of(suffix, io.BytesIO(content))
-            packed = suffix in _PROGRAMS or zipfile.is_zipfile(io.BytesIO(content))
-            raw = None if packed else self._kept(number, _BYTES, content)
-            return WrittenFile(shown, size, digest=digest, bytes_as=raw)
-        if size > self._to_digest:
-            return WrittenFile(shown, size)
-        self._to_digest -= size
-        with open(place, "rb") as file:
-            return WrittenFile(shown, size, digest=_digest_of(suffix, file))
+            yield from self._told(shown, size, _unpacked(Path(place).read_bytes()), Path(place))
+        elif size > self._to_digest:
+            yield WrittenFile(shown, size)
+        else:
+            self._to_digest -= size
+            with open(place, "rb") as file:
+                yield WrittenFile(shown, size, digest=_digest_of(suffix, file))
 
-    def _kept(self, number: int, suffix: str, content: bytes) -> str:
+    def _told(
+        self, shown: str, size: int, content: bytes, place: Path | None = None
+    ) -> Iterator[WrittenFile]:
+        """What is ``shown`` as this file, with this ``content``: one at a ``place`` or in an archive."""
+        suffix = Path(shown).suffix.lower()
+        if suffix in ARRAYS or is_text(content) or (suffix in _TEXT and not is_binary(content)):
+            yield WrittenFile(shown, size, self._kept(suffix, content))
+            return
+        packed = (
+            None if suffix in _PROGRAMS else members(content, min(self._left, _KEPT_BYTES // 4))
+        )
+        if packed is not None:
+            yield WrittenFile(shown, size, self._kept(".txt", "\n".join(packed).encode()))
+            for name, member in packed.items():
+                yield from self._told(f"{shown}/{name}", len(member), member)
+            return
+        text = None if suffix in _PROGRAMS else as_text(place, content, _KEPT_FILE_BYTES)
+        if text is not None:
+            yield WrittenFile(shown, size, self._kept(".txt", text.encode()))
+            return
+        digest = _digest_of(suffix, io.BytesIO(content))
+        unread = suffix in _PROGRAMS or zipfile.is_zipfile(io.BytesIO(content))
+        raw = None if unread else self._kept(_BYTES, content)
+        yield WrittenFile(shown, size, digest=digest, bytes_as=raw)
+
+    def _kept(self, suffix: str, content: bytes) -> str:
         """Where ``content`` is kept now, below the folder."""
         self._left -= len(content)
         (self._folder / _FOLDER).mkdir(exist_ok=True)
-        kept = f"{_FOLDER}/{number}{suffix if suffix in (*ARRAYS, _BYTES) else '.txt'}"
+        kept = f"{_FOLDER}/{self._number}{suffix if suffix in (*ARRAYS, _BYTES) else '.txt'}"
+        self._number += 1
         (self._folder / kept).write_bytes(content)
         return kept
 

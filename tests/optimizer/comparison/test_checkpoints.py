@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from torchopt_cli.optimizer.comparison.checkpoints import (
@@ -335,3 +336,36 @@ def test_of_a_long_value_what_differs_is_told(original: Observations, save: Chec
     (finding,) = compare_checkpoint_values(with_losses(losses), with_losses(other), (), None)
     assert "has 1000.0, not 199.5" in finding.message
     assert len(finding.message) < 200
+
+
+@pytest.mark.parametrize("path", ["a.pt", "runs/1/a.pt"])
+@pytest.mark.parametrize("key", ["mean", ""])
+def test_what_lies_in_one_folder_does_not_belong_together(
+    original: Observations, save: Checkpoint, path: str, key: str
+) -> None:
+    from safetensors.numpy import save_file
+
+    def with_mean(mean: float, folder: str) -> Observations:
+        place = original.folder / folder
+        place.mkdir()
+        tensors = {"0": np.full(9, 1e4, np.float32), "1": np.full(1, mean, np.float32)}
+        save_file(tensors, str(place / "saved.safetensors"))
+        big, small = (
+            CheckpointEntry("tensor", tensors[name].shape, "float32", folder, stored_as=name)
+            for name in "01"
+        )
+        saves = (
+            replace(save, path="runs/1/images.pt", entries={"images": big}),
+            replace(save, path=path, entries={key: small}),
+        )
+        return replace(saving(original, *saves), folder=place, saved_file="saved.safetensors")
+
+    run = with_mean(1.0, "ours")
+    (finding,) = compare_checkpoint_values(run, with_mean(1.1, "theirs"), [run], Precision.FLOAT32)
+    told = _told_name(path, key)
+    assert finding.message.startswith(f"saved tensors of {told}: 10 % longer")
+
+
+def _told_name(path: str, key: str) -> str:
+    save = f"{path.replace('1', '#')}, save 1"
+    return f"{save}: {key}" if key else save

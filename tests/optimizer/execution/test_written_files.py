@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from torchopt_cli.optimizer.execution.legible import members
 from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
 
 pytestmark = pytest.mark.torch
@@ -139,7 +143,10 @@ def test_what_is_pickled_into_bytes_is_described_where_it_is_written(project, ob
 
 def test_databases_and_archives_are_kept_as_text(project, observe) -> None:
     script = (
-        "import sqlite3, zipfile\n"
+        "import io, sqlite3, zipfile\n"
+        "import numpy as np\n"
+        "scores = io.BytesIO()\n"
+        "np.save(scores, np.arange(3.0))\n"
         "database = sqlite3.connect('log.db')\n"
         "database.execute('create table log (step integer, loss real)')\n"
         "database.execute('insert into log values (1, 0.25)')\n"
@@ -148,14 +155,40 @@ def test_databases_and_archives_are_kept_as_text(project, observe) -> None:
         "with zipfile.ZipFile('bundle.zip', 'w') as archive:\n"
         "    archive.writestr('metrics.json', '{\\\"accuracy\\\": 0.5}')\n"
         "    archive.writestr('codes.bin', bytes(range(200)))\n"
+        "    archive.writestr('out/scores.npy', scores.getvalue())\n"
     )
     folder = project({"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n"})
     seen = observe(folder)
     assert seen.traceback is None
-    texts = {file.path: (seen.folder / (file.kept_as or "")).read_text() for file in seen.files}
-    assert texts.keys() == {"log.db", "bundle.zip"}  # what is not committed lies beside it
+    files = {file.path: file for file in seen.files}
+    texts = {
+        path: (seen.folder / file.kept_as).read_text()
+        for path, file in files.items()
+        if file.kept_as is not None and not path.endswith(".npy")
+    }
+    assert texts.keys() == {"log.db", "bundle.zip", "bundle.zip/metrics.json"}
     assert "VALUES(1,0.25)" in texts["log.db"]
-    assert "0.5" not in texts["log.db"]
-    name, digest, *others = texts["bundle.zip"].splitlines()
-    assert (name, others) == ("codes.bin:", ["metrics.json:", '{"accuracy": 0.5}'])
-    assert digest.isalpha()
+    assert "0.5" not in texts["log.db"]  # what is not committed lies beside it
+    assert texts["bundle.zip"].splitlines() == ["codes.bin", "metrics.json", "out/scores.npy"]
+    assert texts["bundle.zip/metrics.json"] == '{"accuracy": 0.5}'
+    scores = np.load(seen.folder / str(files["bundle.zip/out/scores.npy"].kept_as))
+    assert scores.tolist() == [0.0, 1.0, 2.0]
+    codes = files["bundle.zip/codes.bin"].bytes_as
+    assert codes is not None
+    assert (seen.folder / codes).read_bytes() == bytes(range(200))
+
+
+def test_members_of_a_tar_file_without_their_times() -> None:
+    def packed(**files: bytes) -> bytes:
+        written = io.BytesIO()
+        with tarfile.open(fileobj=written, mode="w:xz") as archive:
+            for number, (name, content) in enumerate(files.items()):
+                info = tarfile.TarInfo(name)
+                info.size, info.mtime = len(content), number
+                archive.addfile(info, io.BytesIO(content))
+        return written.getvalue()
+
+    assert members(packed(b=b"2", a=b"1"), 10) == members(packed(a=b"1", b=b"2"), 10)
+    assert members(packed(a=b"1" * 11), 10) is None
+    for other in (packed(), b"", bytes(2048), b"loss,1\n"):
+        assert members(other, 10) is None

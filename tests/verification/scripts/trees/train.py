@@ -1,6 +1,8 @@
-"""A soft decision tree whose nodes route every row to all leaves; pickled whole with its history, and drawn after each epoch."""
+"""A soft decision tree whose nodes route every row to all leaves; pickled whole with its history, drawn and zipped after each epoch."""
 
+import io
 import pickle
+import zipfile
 
 import numpy as np
 import torch
@@ -59,17 +61,22 @@ def loss_of(tree, x, onehot):
 @torch.no_grad()
 def evaluate(tree, loader, epoch):
     tree.eval()
-    right, seen = 0, 0
+    right, seen, shares = 0, 0, []
     canvas = np.full((48, 48, 3), 255, np.uint8)
     for x, y in loader:
         paths, _ = tree(x.to(device))
         guess = tree.predict(paths).argmax(1).cpu()
         right += (guess == y).sum().item()
         seen += len(y)
+        shares.append(paths.cpu().numpy())
         for (a, b), colour in zip(x.tolist(), guess.tolist()):
             row, column = int((b + 3.6) * 6.5), int((a + 3.6) * 6.5)
             canvas[row : row + 2, column : column + 2] = 60 * colour
     Image.fromarray(canvas).save(f"regions_{epoch}.png")
+    packed = io.BytesIO()
+    np.save(packed, np.concatenate(shares))
+    with zipfile.ZipFile(f"shares_{epoch}.zip", "w") as archive:
+        archive.writestr("shares.npy", packed.getvalue())
     return right / seen
 
 
