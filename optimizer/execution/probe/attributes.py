@@ -16,9 +16,11 @@ from torch import nn
 
 from .variables import is_library
 
-_SIMPLE = (bool, int, float, str, bytes, type(None))
+_SIMPLE = (bool, int, float, type(None))
 _MOST = 10_000
-"""Plain parts of an attribute that is told: a memory of all that an agent has seen is no setting."""
+"""Plain parts of an attribute that is told: a memory of all that an agent has seen is no setting, nor is a text to train on."""
+_CHARACTERS = 50
+"""As much as one part."""
 _DEEPEST = 4
 """Objects in objects."""
 _MODULES_OWN = frozenset(vars(nn.Module()))
@@ -59,13 +61,15 @@ def _is_plain(value: Any) -> bool:
     while waiting:
         part = waiting.pop()
         seen += 1
-        if seen + len(waiting) > _MOST:
-            return False
         if type(part) is dict:
             waiting.extend(part)
             waiting.extend(part.values())
         elif type(part) in (list, tuple):
             waiting.extend(part)
+        elif type(part) in (str, bytes):
+            seen += len(part) // _CHARACTERS
         elif type(part) not in _SIMPLE:
+            return False
+        if seen + len(waiting) > _MOST:
             return False
     return True

@@ -51,6 +51,7 @@ def test_what_holds_itself_or_a_whole_memory_is_not_told():
     history = History()
     history.losses.append(history.losses)
     history.seen = list(range(20_000))
+    history.text = "to be or not to be " * 50_000
     assert dict(told_attributes(history)) == {"epoch": 3}
 
 
