@@ -916,6 +916,34 @@ NOT_CONCERNED = {
 
         test()
     """,
+    "decorator of its own": """
+        def without_gradients(function):
+            def wrapper(*args, **kwargs):
+                with torch.no_grad():
+                    result = function(*args, **kwargs)
+                return result
+
+            return wrapper
+
+        @without_gradients
+        def test(x, y):
+            return criterion(model(x), y)
+
+        for x, y in test_loader:
+            print(test(x, y))
+    """,
+    "handed to a library": """
+        from scipy import integrate
+
+        @torch.no_grad()
+        def sample(start):
+            def velocity(t, x):
+                return model(torch.from_numpy(x)).numpy()
+
+            return integrate.solve_ivp(velocity, [0, 1], start)
+
+        print(sample(start))
+    """,
     "with block": """
         with torch.inference_mode():
             for x, y in test_loader:

@@ -6,10 +6,11 @@ import ast
 
 from ..calls.reach import lexical_nodes
 from ..frameworks.lightning import is_lightning_class
+from ..program.scopes import Parameter
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
-from ..values.values import Class
+from ..values.values import Class, Function
 from .graph_names import SETS_GRAD_MODE
 
 _SUSPENDS = frozenset({"torch.no_grad", "torch.inference_mode"})
@@ -66,9 +67,13 @@ class GradModes:
         self._active.add(function)
         sites = self._resolver.call_sites(function)
         found = (
-            any(self._sets_mode(decorator, module) for decorator in function.decorator_list)
+            any(
+                self._sets_mode(decorator, module) or self._wraps_in_mode(decorator, module)
+                for decorator in function.decorator_list
+            )
             or self._is_evaluation_hook(function, module)
             or (bool(sites) and all(self.decided(s.call, s.module) for s in sites))
+            or self._is_callback_of_decided(function, module)
         )
         self._active.discard(function)
         if not self._active:
@@ -91,6 +96,38 @@ class GradModes:
                             return True
         return False
 
+    def _wraps_in_mode(self, decorator: ast.expr, module: Module) -> bool:
+        """Whether a decorator of the script's own calls what it decorates under a grad mode: ``with torch.no_grad(): return f(x)``."""
+        function = decorator.func if isinstance(decorator, ast.Call) else decorator
+        for value in self._resolver.values(function, module):
+            if isinstance(value, Function):
+                calls = [
+                    node
+                    for node in walk(value.node)
+                    if isinstance(node, ast.Call) and _calls_a_parameter(node, value.module)
+                ]
+                if calls and all(self.decided(call, value.module) for call in calls):
+                    return True
+        return False
+
+    def _is_callback_of_decided(self, function: FunctionNode, module: Module) -> bool:
+        """Whether ``function`` is made under a grad mode and only called, or handed to calls, under one, as an integrator's right-hand side is."""
+        owner = module.function(function)
+        if owner is None or isinstance(module.parents.get(function), ast.ClassDef):
+            return False
+        mentions = [
+            node
+            for node in walk(owner)
+            if isinstance(node, ast.Name)
+            and node.id == function.name
+            and isinstance(node.ctx, ast.Load)
+        ]
+        return bool(mentions) and all(
+            isinstance(module.parents.get(mention), (ast.Call, ast.keyword))
+            and self.decided(mention, module)
+            for mention in mentions
+        )
+
     def _set_before(self, statement: ast.stmt, module: Module) -> bool:
         """``torch.set_grad_enabled(..)`` as a statement of its own, above in the same block."""
         if "set_grad_enabled" not in module.source.text:
@@ -109,3 +146,10 @@ class GradModes:
         if not (isinstance(owner, ast.ClassDef) and function.name.startswith(_EVALUATION_HOOKS)):
             return False
         return is_lightning_class(self._resolver, Class(owner, module))
+
+
+def _calls_a_parameter(call: ast.Call, module: Module) -> bool:
+    if not isinstance(call.func, ast.Name):
+        return False
+    found = module.scope(call.func).lookup(call.func.id)
+    return found is not None and all(isinstance(b.source, Parameter) for b in found[1])
