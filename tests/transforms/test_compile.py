@@ -498,6 +498,37 @@ def test_forward_code_that_cannot_be_compiled(check_noop: Check, forward: str, r
     check_noop(script(SETUP, LOOP, forward=forward), reason)
 
 
+BUFFER = """nn.Linear(8, 2)
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.long))"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        ("start = int(self.pointer)\nreturn self.fc(x) * start", "`int(self.pointer)` takes"),
+        ("return self.fc(x) * float(self.pointer[0])", "takes a value out of the graph"),
+        ("return self.fc(x) * float(x.max())", "`float(x.max())` takes"),
+        ("if self.pointer == 0:\n    x = -x\nreturn self.fc(x)", "branch depends"),
+        ("if not self.pointer:\n    x = -x\nreturn self.fc(x)", "branch depends"),
+    ],
+)
+def test_values_of_buffers(check_noop: Check, forward: str, reason: str) -> None:
+    check_noop(script(SETUP, LOOP, forward=forward, layer=BUFFER), reason)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "if self.pointer is not None:\n    x = x + self.pointer\nreturn self.fc(x)",
+        "if self.pointer.shape[0] == 1:\n    x = x + self.pointer\nreturn self.fc(x)",
+        "return self.fc(x) * int(x.shape[0] ** 0.5)",
+    ],
+)
+def test_buffers_that_are_only_computed_with(rewrite: Rewrite, name: str, forward: str) -> None:
+    text = rewrite(script(SETUP, LOOP, forward=forward, layer=BUFFER), [name]).files[0].text
+    assert "\nmodel.compile()\n" in text
+
+
 @pytest.mark.parametrize(
     "forward",
     [

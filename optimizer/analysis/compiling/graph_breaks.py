@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..calls.reach import Reached, lexical_nodes, never_runs
 from ..calls.signatures import call_argument
 from ..facts import Fact, Model
+from ..networks.buffers import is_buffer
 from ..networks.forward_code import called_names, forward_code, layer_classes, method_name
 from ..program.scopes import Assigned
 from ..program.syntax import Module
@@ -34,6 +35,7 @@ _TENSOR_TESTS = frozenset(
 _BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
 """What gives as many values as it finds: such shapes the compiler does not follow."""
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
+_NUMBERS = frozenset({"builtins.int", "builtins.float", "builtins.bool"})
 _LEGACY_CONSTRUCTORS = frozenset(
     f"torch.{prefix}{kind}Tensor"
     for prefix in ("", "cuda.")
@@ -141,6 +143,8 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
         return "a backward pass inside of it is no part of a graph"
     if method in _TO_PYTHON:
         return f"`.{method}()` takes a value out of the graph"
+    if names & _NUMBERS and isinstance(reached.node, ast.Call):
+        return _number_of_tensor(resolver, reached.node, reached.module)
     if method in _BY_VALUES or any(n.removeprefix("torch.") in _BY_VALUES for n in names):
         return "the shape of a result depends on the values in a tensor"
     if method == "requires_grad_" and _asks_for_gradients(reached.node):
@@ -158,6 +162,16 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
     return next((_unseen(name) for name in sorted(names) if _is_foreign(name)), None)
 
 
+def _number_of_tensor(resolver: Resolver, call: ast.Call, module: Module) -> str | None:
+    """``int(self.pointer)`` of a buffer and ``float(x.max())``, which is ``.item()`` by another name."""
+    for given in call.args[:1]:
+        holder = given.value if isinstance(given, ast.Subscript) else given
+        is_tensor = isinstance(holder, ast.Attribute) and is_buffer(resolver, holder, module)
+        if is_tensor or _is_tensor_test(resolver, given, module):
+            return f"`{module.code(call)}` takes a value out of the graph"
+    return None
+
+
 def _asks_for_gradients(call: ast.AST) -> bool:
     given = call_argument(call, "requires_grad", 0) if isinstance(call, ast.Call) else None
     return not (isinstance(given, ast.Constant) and given.value is False)
@@ -165,17 +179,35 @@ def _asks_for_gradients(call: ast.AST) -> bool:
 
 def _data_dependent(resolver: Resolver, test: ast.expr, reached: Reached) -> str | None:
     """A branch on the value of a tensor."""
-    for node in walk(test):
-        if not isinstance(node, ast.Call):
-            continue
-        inner = Reached(node, reached.module, False)
-        names = called_names(resolver, inner)
-        on_tensor = method_name(resolver, inner) in _TENSOR_TESTS
-        if on_tensor or any(
-            n.rpartition(".")[0] == "torch" and n.rpartition(".")[2] in _TENSOR_TESTS for n in names
-        ):
-            return "a branch depends on the values in a tensor"
-    return None
+    module = reached.module
+    branches = "a branch depends on the values in a tensor"
+    if any(_is_tensor_test(resolver, node, module) for node in walk(test)):
+        return branches
+    return branches if any(_is_buffer_read(resolver, n, module) for n in walk(test)) else None
+
+
+def _is_tensor_test(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """``x.max()``, ``torch.isnan(x)``: a tensor whose value Python may ask for."""
+    if not isinstance(node, ast.Call):
+        return False
+    inner = Reached(node, module, False)
+    if method_name(resolver, inner) in _TENSOR_TESTS:
+        return True
+    split = (name.rpartition(".") for name in called_names(resolver, inner))
+    return any(package == "torch" and last in _TENSOR_TESTS for package, _, last in split)
+
+
+def _is_buffer_read(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """A buffer whose values a condition asks for: not its shape, nor whether it is there."""
+    if not (isinstance(node, ast.Attribute) and is_buffer(resolver, node, module)):
+        return False
+    match module.parents.get(node):
+        case ast.Attribute() | ast.Call():
+            return False
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+            return False
+        case _:
+            return True
 
 
 def _loop_over_shape(resolver: Resolver, iterable: ast.expr, reached: Reached) -> str | None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ast
 
+from ..networks.buffers import is_buffer
 from ..networks.called_layers import called_layers, library_layer
-from ..networks.models import is_module_class
-from ..program.classes import family
 from ..program.syntax import Module, last_identifier
 from ..tensors.returned_values import returned_by
 from ..values.resolver import Resolver
-from ..values.values import Class
 from .float_values import FloatTrace
 
 _IN_FLOAT32 = frozenset(
@@ -78,7 +76,7 @@ class Float32Values(FloatTrace):
                 return found
             case ast.Attribute(attr=name) if name in {"shape", "device", "dtype"}:
                 return True
-            case ast.Attribute() if self._is_buffer(node, module):
+            case ast.Attribute() if is_buffer(self._resolver, node, module):
                 return True
             case _:
                 return super().is_other(node, module)
@@ -149,19 +147,3 @@ class Float32Values(FloatTrace):
     def _is_full(self, dtype: ast.expr, module: Module) -> bool:
         names = self._resolver.names(dtype, module)
         return bool(names) and names <= _FULL
-
-    def _is_buffer(self, node: ast.Attribute, module: Module) -> bool:
-        """Whether ``node`` is a buffer of its layer: ``self.register_buffer("mean", ...)``."""
-        cls = module.enclosing_class(node)
-        if cls is None or not is_module_class(self._resolver, Class(cls, module)):
-            return False
-        return any(
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr == "register_buffer"
-            and member.module.enclosing_class(call) is member.node
-            and call.args
-            and isinstance(call.args[0], ast.Constant)
-            and call.args[0].value == node.attr
-            for member in family(self._resolver, cls, module)
-            for call in member.module.calls
-        )
