@@ -105,6 +105,15 @@ IN_ONE_EXPRESSION = {
     ),
     "torch.zeros(n).to(device)": "torch.zeros(n, device=device)",
     "x = torch.FloatTensor(n, 3).to(device)": "x = torch.empty(n, 3, device=device)",
+    "x = torch.Tensor([0.5, n]).float().to(device)": (
+        "x = torch.tensor([0.5, n], dtype=torch.float32, device=device)"
+    ),
+    "x = torch.FloatTensor([n]).long().to(device)": (
+        "x = torch.tensor([n], dtype=torch.float32, device=device).long()"
+    ),
+    "x = torch.Tensor(np.reshape(range(n), [1, n])).to(device)": (
+        "x = torch.tensor(np.reshape(range(n), [1, n]), dtype=torch.float32, device=device)"
+    ),
     "x = torch.zeros(n, 3).to(w.device).type_as(w)": "x = torch.zeros(n, 3, device=w.device).type_as(w)",
     "x = torch.FloatTensor(torch.ones(n).size()).to(device)": (
         "x = torch.empty(torch.ones(n).size(), device=device)"

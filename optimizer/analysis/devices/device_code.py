@@ -71,6 +71,9 @@ class DeviceCode:
             start, end = bounds(module, replaced)
             pieces, edits = [Piece(start, end, new.code)], new.edits
             steps = tuple(s for s in steps if s is not replaced)
+            repeated = [s for s in steps[:1] if self._cast_to(s, module) == legacy]
+            pieces += [without_method(module, s) for s in repeated]
+            steps = steps[len(repeated) :]
             if not steps and dtype is not None and self._dtype_named(dtype, module) == legacy:
                 dtype = None  # it is made of that type
             return self._finished(root, pieces, edits, steps, device, move, dtype, module)
@@ -110,10 +113,7 @@ class DeviceCode:
         """The dtype of ``torch.zeros(n).long()``, and of ``torch.tensor(0).float()``."""
         if len(steps) != 1:
             return None
-        method, is_bare = steps[0].func, not (steps[0].args or steps[0].keywords)
-        dtype = self._type_named(steps[0], module)
-        if dtype is None and isinstance(method, ast.Attribute) and is_bare:
-            dtype = _CASTS.get(method.attr)
+        dtype = self._cast_to(steps[0], module)
         if dtype is None:
             return None
         names = self._resolver.names(factory.func, module)
@@ -121,6 +121,14 @@ class DeviceCode:
         if not is_small and not self._takes_dtype(factory, (), module):
             return None
         return reference(module, f"torch.{dtype}")
+
+    def _cast_to(self, step: ast.Call, module: Module) -> str | None:
+        """The dtype that ``.long()`` or ``.type(torch.LongTensor)`` makes of a tensor."""
+        dtype = self._type_named(step, module)
+        is_bare = isinstance(step.func, ast.Attribute) and not (step.args or step.keywords)
+        if dtype is None and is_bare:
+            return _CASTS.get(step.func.attr)
+        return dtype
 
     def _type_named(self, step: ast.Call, module: Module) -> str | None:
         """The dtype of ``x.type(torch.LongTensor)``, which is a type of the host: the cast would move the tensor back there."""

@@ -15,8 +15,9 @@ from ..values.values import Display, Element, External, Literal, Made, Option, V
 _ARRAY_MAKERS = frozenset(
     f"numpy.{name}"
     for name in (
-        "array asarray ascontiguousarray zeros ones empty full zeros_like ones_like eye arange linspace concatenate stack "
-        "vstack hstack tile repeat outer expand_dims loadtxt genfromtxt"
+        "array asarray ascontiguousarray zeros ones empty full zeros_like ones_like full_like eye arange linspace logspace "
+        "concatenate stack vstack hstack dstack column_stack tile repeat outer expand_dims reshape ravel transpose swapaxes "
+        "moveaxis broadcast_to flip fliplr flipud roll pad atleast_1d atleast_2d loadtxt genfromtxt"
     ).split()
 )
 _SIZE_AT = {
@@ -164,7 +165,8 @@ class HostData:
             case ast.BinOp():
                 return self._is_computed_data(node, module)
             case ast.Call(func=ast.Attribute(value=array, attr=method)) if method in _ARRAY_METHODS:
-                return method == "numpy" or self.is_data(array, module)
+                is_of_data = method == "numpy" or self.is_data(array, module)
+                return is_of_data or self._is_array(node, module)
             case ast.Name():
                 return self._all_assigned(node, module, self.is_data)
             case _:
