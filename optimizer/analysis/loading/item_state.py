@@ -12,6 +12,7 @@ from ..facts import Fact
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Parameter, Scope
 from ..program.syntax import FunctionNode, Module
+from ..program.trees import is_name
 from ..values.access_paths import PART_METHODS, SAME_OBJECT_FUNCTIONS
 from ..values.changed_objects import changed_objects
 from ..values.resolver import Resolver
@@ -32,7 +33,11 @@ def stored_changes(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[St
     for reached in code:
         node, module = reached.node, reached.module
         for target in changed_objects(resolver, node, module):
-            if lifetime.outlives(target, module) and not _is_set_once(node, target, module):
+            if (
+                lifetime.outlives(target, module)
+                and not _is_set_once(node, target, module)
+                and not _is_read_here_only(resolver, node, target, module)
+            ):
                 what = f"`{module.code(node).partition(chr(10))[0]}`"
                 yield StoredChange(
                     module, node, f"{what} changes what later items or the script may read"
@@ -71,6 +76,48 @@ def _is_set_once(node: ast.AST, target: ast.expr, module: Module) -> bool:
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.If) and _tests_unset(ancestor.test, attribute):
             return not _is_generator(node.value)
+    return False
+
+
+def _is_read_here_only(resolver: Resolver, node: ast.AST, target: ast.expr, module: Module) -> bool:
+    """Whether ``self.x = ...`` keeps for the lines below only: whatever reads ``x`` assigns it first, in the same call."""
+    match node:
+        case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)]) if owner is target:
+            pass
+        case _:
+            return False
+    if not is_name(target, "self") or _reads_attributes_unseen(module):
+        return False
+    reads = []
+    for other in resolver.project.modules:
+        for use in other.nodes_of(ast.Attribute):
+            if use.attr == name and isinstance(use.ctx, ast.Load):
+                reads.append((use, other))
+            elif use.attr == name and not isinstance(other.parents[use], ast.Assign):
+                return False
+    return bool(reads) and all(_is_assigned_above(read, other) for read, other in reads)
+
+
+def _reads_attributes_unseen(module: Module) -> bool:
+    """Whether code beside it may read any attribute: ``self.__dict__``, ``getattr(self, name)``."""
+    return "__dict__" in module.source.text or bool(
+        [*module.calls_named("getattr"), *module.calls_named("vars")]
+    )
+
+
+def _is_assigned_above(read: ast.Attribute, module: Module) -> bool:
+    """Whether a statement that always runs before ``read``, in the same function, assigns the attribute."""
+    for child in (module.statement(read), *module.ancestors(module.statement(read))):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if not isinstance(child, ast.stmt):
+            continue
+        block = module.block(child)
+        for above in block[: block.index(child)]:
+            if isinstance(above, ast.Assign) and any(
+                ast.unparse(target) == ast.unparse(read) for target in above.targets
+            ):
+                return True
     return False
 
 

@@ -117,6 +117,31 @@ def test_no_changes(script: Script, body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "self.last = i\nreturn self.last",
+        "if i:\n    self.last = i\n    i = self.last + 1\nreturn i",
+    ],
+)
+def test_an_attribute_that_only_the_same_call_reads(script: Script, body: str) -> None:
+    assert changes(script(dataset(body))) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if i:\n    self.last = i\nreturn self.last",
+        "x = self.last\nself.last = i\nreturn x",
+        "self.last = i\nself.last += 1\nreturn self.last",
+        "self.last = i\nreturn self.last, vars(self)",
+        "self.last = i\nreturn self.last\n\ndef shown(self):\n    return self.last",
+    ],
+)
+def test_an_attribute_that_a_later_call_may_read(script: Script, body: str) -> None:
+    assert changes(script(dataset(body))) != []
+
+
+@pytest.mark.parametrize(
     ("test", "value", "is_change"),
     [
         ("self.x is None", "open(i)", False),
