@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..calls.reach import Reached
 from ..calls.signatures import argument_for
 from ..facts import Fact
+from ..program.classes import family
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Parameter, Scope
 from ..program.syntax import FunctionNode, Module
@@ -89,13 +90,25 @@ def _is_read_here_only(resolver: Resolver, node: ast.AST, target: ast.expr, modu
     if not is_name(target, "self") or _reads_attributes_unseen(module):
         return False
     reads = []
+    for use, other in _uses(resolver, name, target, module):
+        if isinstance(use.ctx, ast.Load):
+            reads.append((use, other))
+        elif not isinstance(other.parents[use], ast.Assign):
+            return False
+    return bool(reads) and all(_is_assigned_above(read, other) for read, other in reads)
+
+
+def _uses(
+    resolver: Resolver, attribute: str, owner: ast.expr, module: Module
+) -> Iterator[tuple[ast.Attribute, Module]]:
+    """Where the attribute of that name is used, but for those of the ``self`` of classes that have nothing to do with ``owner``'s."""
+    own = {member.node for member in family(resolver, module.enclosing_class(owner), module)}
     for other in resolver.project.modules:
         for use in other.nodes_of(ast.Attribute):
-            if use.attr == name and isinstance(use.ctx, ast.Load):
-                reads.append((use, other))
-            elif use.attr == name and not isinstance(other.parents[use], ast.Assign):
-                return False
-    return bool(reads) and all(_is_assigned_above(read, other) for read, other in reads)
+            if use.attr != attribute:
+                continue
+            if not is_name(use.value, "self") or other.enclosing_class(use) in {None, *own}:
+                yield use, other
 
 
 def _reads_attributes_unseen(module: Module) -> bool:

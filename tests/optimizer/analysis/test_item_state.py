@@ -82,6 +82,9 @@ class Helper:
     def __call__(self, i):
         self.rows.append(i)
 
+    def show(self):
+        print(self.shown)
+
 
 class Items:
     def __init__(self):
@@ -121,6 +124,7 @@ def test_no_changes(script: Script, body: str) -> None:
     [
         "self.last = i\nreturn self.last",
         "if i:\n    self.last = i\n    i = self.last + 1\nreturn i",
+        "self.shown = i\nreturn self.shown",
     ],
 )
 def test_an_attribute_that_only_the_same_call_reads(script: Script, body: str) -> None:
