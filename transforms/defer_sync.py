@@ -169,14 +169,18 @@ class DeferSync(Transform):
 
     def _detach(self, leak: GraphLeak) -> Change | Skip:
         losses = listed(f"`{loss.id}`" for loss in leak.losses)
+        several = len({loss.id for loss in leak.losses}) > 1
+        goes, its = ("go", "their graphs") if several else ("goes", "its graph")
         if leak.shown is not None:
-            message = f"{losses} goes into `{leak.total}` with its graph: `{leak.total}` is printed with it"
+            message = (
+                f"{losses} {goes} into `{leak.total}` with {its}: `{leak.total}` is printed with it"
+            )
             return self.skip(leak.path, leak.span, message)
         edits = tuple(
             FileEdit(leak.path, ReplaceExpression(leak.module.span(loss), f"{loss.id}.detach()"))
             for loss in leak.losses
         )
-        message = f"{losses} goes into `{leak.total}` without its graph, which filled the memory"
+        message = f"{losses} {goes} into `{leak.total}` without {its}, which filled the memory"
         return self.change(leak.path, leak.span, message, _SPENT, edits)
 
     def _defer(self, script: TrainingScript, plans: Sequence[LoopPlan]) -> Change:

@@ -1061,6 +1061,23 @@ def test_graphs_of_the_parts_of_a_loss_are_not_kept(
 
 
 @pytest.mark.parametrize(
+    "weight",
+    ["0.5 * i", "math.exp(-i)", "2.0 / (1.0 + np.exp(-10 * i)) - 1"],
+)
+def test_graphs_of_a_weighted_sum_are_not_kept(rewrite: Callable[..., Any], weight: str) -> None:
+    step = PARTS.format(
+        f"weight = {weight}\nboth = first + second",
+        "both.backward()",
+        "total += first - weight * second",
+    )
+    source = "import math\nimport numpy as np\n" + script("total = 0.0", step, "f(total)")
+    (file,) = rewrite(source, ["defer-sync"]).files
+    assert "total += first.detach() - weight * second.detach()" in file.text
+    (change,) = file.changes
+    assert "go into `total` without their graphs" in change.message
+
+
+@pytest.mark.parametrize(
     ("made", "backward"),
     [
         ("both = first + 0.1 * second.detach()", "both.backward()"),
