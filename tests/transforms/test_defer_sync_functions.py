@@ -333,3 +333,23 @@ def test_numbers_that_functions_give_back_are_the_same(
             head,
         )
     )
+
+
+def test_a_read_beside_it_of_what_may_be_no_tensor_waits_all_the_same(
+    check_noop: Callable[..., None],
+) -> None:
+    function = """\
+def losses(x, y, with_scores=False):
+    scores = model(x)
+    loss = nn.functional.cross_entropy(scores, y)
+    return (loss, scores) if with_scores else loss
+
+
+def step(x, y):
+    loss, scores = losses(x, y, with_scores=True)
+    wrong = (scores.argmax(1) != y).sum()
+    return loss.item(), wrong.item()
+"""
+    step = "loss, wrong = step(x, y)\ntotal += loss\nerrors += wrong"
+    source = script(function, "total, errors = 0.0, 0", step, "print(total, errors)")
+    check_noop(source, "`loss.item()` is what `step` gives back")

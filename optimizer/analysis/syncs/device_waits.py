@@ -37,7 +37,7 @@ def find_waits(
 ) -> tuple[Fact, ...]:
     """Where ``loop`` waits for the device in every step, other than by the ``reads`` in its own body."""
     module = loop.module
-    elsewhere: dict[ast.AST, DeviceRead] = {r.node: r for r in reads if r.kind in _TENSORS}
+    elsewhere: dict[ast.AST, DeviceRead] = {r.node: r for r in reads if _may_wait(r)}
     inside = {node for read in reads for node in walk(read.node)}
     found: list[Fact] = []
     for node in lexical_nodes(loop.node.body):
@@ -49,6 +49,12 @@ def find_waits(
             reached = reached_nodes(resolver, [node], module)
             found += [elsewhere[r.node] for r in reached if not r.direct and r.node in elsewhere]
     return tuple({fact.node: fact for fact in found}.values())
+
+
+def _may_wait(read: DeviceRead) -> bool:
+    """Whether ``read`` asks a tensor; ``.item()`` does, too, as long as what it is called on may be one."""
+    is_item = isinstance(read.node, ast.Call) and last_identifier(read.node.func) == "item"
+    return read.kind in _TENSORS or (is_item and read.kind is TensorKind.UNKNOWN)
 
 
 def why_waits(resolver: Resolver, wait: Fact) -> str:
