@@ -1443,6 +1443,17 @@ def test_passes_that_may_go_on(rewrite: Callable[..., Any], train: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "loader",
+    [
+        "loader = DataLoader(dataset, batch_size=len(dataset))\n",
+        "size = len(dataset)\nloader = DataLoader(dataset, size)\n",
+    ],
+)
+def test_whole_dataset_in_one_batch(check_noop: Check, loader: str) -> None:
+    check_noop(script(loader), "all of its dataset is one batch")
+
+
+@pytest.mark.parametrize(
     "train",
     [
         "print(next(iter(loader)))\n",

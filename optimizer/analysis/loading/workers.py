@@ -167,6 +167,20 @@ def _foreign_collate(script: TrainingScript, loader: DataLoader) -> str | None:
     return None
 
 
+def _is_one_batch(script: TrainingScript, loader: DataLoader) -> bool:
+    """Whether its batches are as large as its dataset: ``batch_size=len(dataset)``."""
+    size, dataset = loader.arguments.get("batch_size"), loader.arguments.get("dataset")
+    if size is None or dataset is None:
+        return False
+    values = script.values(size.value, size.module)
+    return bool(values) and all(
+        isinstance(value, Made)
+        and value.maker == External("builtins.len")
+        and [ast.unparse(given) for given in value.call.args] == [ast.unparse(dataset.value)]
+        for value in values
+    )
+
+
 def _use_reasons(
     script: TrainingScript, loader: DataLoader, work: WorkerCode, options: Options
 ) -> Iterator[str]:
@@ -175,6 +189,8 @@ def _use_reasons(
         yield "no loop over it was found"
     elif all(i.takes_one and not repeats(script, loader, i) for i in passes):
         yield "a single batch is drawn from it"
+    elif _is_one_batch(script, loader):
+        yield "all of its dataset is one batch, which a single worker would make"
     elif all(ends_early(iteration) for iteration in passes):
         count = max(batches_of_pass(iteration) or 0 for iteration in passes)
         batches = "1 batch" if count == 1 else f"{count} batches"
