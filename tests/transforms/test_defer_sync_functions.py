@@ -353,3 +353,15 @@ def step(x, y):
     step = "loss, wrong = step(x, y)\ntotal += loss\nerrors += wrong"
     source = script(function, "total, errors = 0.0, 0", step, "print(total, errors)")
     check_noop(source, "`loss.item()` is what `step` gives back")
+
+
+def test_a_function_beside_it_that_copies_to_the_host_waits_all_the_same(
+    check_noop: Callable[..., None],
+) -> None:
+    function = """\
+def sharpness(scores):
+    return scores.clamp(0, 1).cpu().numpy().std()
+"""
+    body = "loss = nn.functional.cross_entropy(model(x), y)\nsharp.append(sharpness(model(x)))\nlosses.append(loss.item())"
+    source = script(function, "losses, sharp = [], []", body, "print(losses, sharp)")
+    check_noop(source, "copies to the host, reached from line")

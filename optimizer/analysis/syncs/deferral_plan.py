@@ -22,7 +22,7 @@ from .device_waits import find_waits, why_waits
 from .loop_definitions import HandedOver
 from .returned_reads import returned_reads
 from .step_uses import excerpt, why_needed
-from .untold_waits import untold_waits
+from .untold_waits import untold_waits, wait_beside
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
 _STREAMS = re.compile(r"cuda\.Stream|cuda\.stream|CUDAGraph|reduce-overhead")
@@ -81,6 +81,9 @@ def plan_loops(
             waits = find_waits(resolver, kinds, loop, others)
             more = [Obstacle(w.module, w.node, why_waits(resolver, w)) for w in waits]
             plan = replace(plan, obstacles=(*plan.obstacles, *more))
+            if not plan.obstacles:
+                wait = wait_beside(resolver, kinds, by_node, everything, loop, plan.reads)
+                plan = replace(plan, obstacles=() if wait is None else (wait,))
         found.append(plan)
     told = {plan.loop for plan in found if plan.obstacles or plan.deferred or plan.meters}
     for loop, why in untold_waits(resolver, kinds, by_node, everything, told):

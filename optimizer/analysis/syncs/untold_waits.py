@@ -1,4 +1,4 @@
-"""Loops over steps that ask the device for no number that could wait, and wait for it all the same.
+"""Loops over steps that wait for the device all the same, whatever numbers of theirs could wait.
 
 ``predictions.append(y.cpu())`` copies to the host in every step, ``train(batch)`` prints its loss by itself. Nothing is
 changed about them; somebody who looks for what makes a loop slow is told the first place where it waits.
@@ -41,11 +41,30 @@ def untold_waits(
             continue
         first = next(_waits_of(resolver, kinds, loops, by_node, loop), None)
         if first is not None and not never_runs(resolver, loop.node, loop.module):
-            wait, call = first
-            why = why_waits(resolver, wait)
-            if call is not None:
-                why += f", reached from {call.place}"
-            yield loop, Obstacle(wait.module, wait.node, why)
+            yield loop, _told(resolver, *first)
+
+
+def wait_beside(
+    resolver: Resolver,
+    kinds: TensorKinds,
+    loops: Mapping[LoopNode, Loop],
+    reads: Iterable[DeviceRead],
+    loop: Loop,
+    deferred: Iterable[DeviceRead],
+) -> Obstacle | None:
+    """The first place where ``loop`` goes on waiting in every step when the reads that are ``deferred`` no longer do."""
+    gone = {node for read in deferred for each in (read, read.source) for node in walk(each.node)}
+    by_node: dict[ast.AST, DeviceRead] = {read.node: read for read in reads}
+    waits = _waits_of(resolver, kinds, loops, by_node, loop)
+    first = next(((wait, call) for wait, call in waits if wait.node not in gone), None)
+    return _told(resolver, *first) if first is not None else None
+
+
+def _told(resolver: Resolver, wait: Fact, call: Fact | None) -> Obstacle:
+    why = why_waits(resolver, wait)
+    if call is not None:
+        why += f", reached from {call.place}"
+    return Obstacle(wait.module, wait.node, why)
 
 
 def _is_over_steps(resolver: Resolver, loops: Mapping[LoopNode, Loop], loop: Loop) -> bool:
