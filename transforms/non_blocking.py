@@ -113,7 +113,10 @@ def _refusal(script: TrainingScript, copy: BatchCopy) -> str | None:
             return f"{script.copying_frameworks[loader]} has copied the batch already"
     unpinned = [x for x in copy.loaders if not pins_memory(script.resolver, x)]
     if unpinned:
-        where = f"({unpinned[0].place})"
+        loader, where = unpinned[0], f"({unpinned[0].place})"
+        if loader.opaque is not None and "pin_memory" not in loader.arguments:
+            code = loader.module.code(loader.opaque)
+            return f"the loader {where} is not known to pin its memory, which `{code}` may say"
         return f"the loader {where} does not pin its memory"
     if copy.method == "type":
         return "`.type(..)` converts while it copies; only `.to(..)` and `.cuda(..)` are changed"

@@ -211,6 +211,11 @@ LEFT_ALONE = {
         "other = DataLoader(datasets.MNIST('b'), pin_memory=False)\nfor x, y in other:\n    x = x.to(device)\n",
         "does not pin its memory",
     ),
+    "loader whose settings are not in sight": (
+        "import config\nother = DataLoader(datasets.MNIST('b'), **config.loader)\n"
+        "for x, y in other:\n    x = x.to(device)\n",
+        "is not known to pin its memory, which `config.loader` may say",
+    ),
     "helper of two loaders, one unpinned": (
         """\
         other = DataLoader(datasets.MNIST('b'))
