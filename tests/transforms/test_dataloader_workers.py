@@ -1164,6 +1164,15 @@ UNSAFE = {
         """,
         "uses the GPU",
     ),
+    "items on the device of the dataset": (
+        """\
+        def __init__(self, device=torch.device("cuda:0" if torch.cuda.is_available() else "cpu")):
+            self.device = device
+        def __getitem__(self, i):
+            return transforms.functional.to_tensor(Image.open(str(i))).to(self.device)
+        """,
+        "uses the GPU",
+    ),
     "stream": (
         """\
         def __iter__(self):

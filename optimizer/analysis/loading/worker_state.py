@@ -78,18 +78,27 @@ def code_obstacles(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[Wo
         node = reached.node
         if (
             isinstance(node, ast.Call)
-            and not _follows_a_tensor(node, reached.module)
+            and not _follows_a_tensor(resolver, node, reached.module)
             and puts_on_gpu(resolver, node, reached.module)
         ):
             yield _cuda(reached.module, node)
 
 
-def _follows_a_tensor(call: ast.Call, module: Module) -> bool:
-    """Whether ``call`` puts its result where a variable of the function has a tensor, which is told where that was made."""
-    match call_argument(call, "device", 0 if getattr(call.func, "attr", "") == "to" else None):
+def _follows_a_tensor(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` puts its result where a variable of the function has a tensor, which is told where that was made.
+
+    The device that an object of the script's or its settings keep (``self.device``) is no tensor's.
+    """
+    device = call_argument(call, "device", 0 if getattr(call.func, "attr", "") == "to" else None)
+    match device:
         case ast.Attribute(value=ast.Name() as tensor, attr="device"):
             found = module.scope(tensor).lookup(tensor.id)
-            return found is not None and found[0].node is module.function(call)
+            values = resolver.values(device, module)
+            return (
+                found is not None
+                and found[0].node is module.function(call)
+                and all(isinstance(value, AttributeValue | Unknown) for value in values)
+            )
         case _:
             return False
 
