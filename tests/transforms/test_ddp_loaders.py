@@ -104,8 +104,10 @@ def test_a_batch_that_does_not_divide(rewrite: Callable[..., RewriteResult]) -> 
     )
     assert "batch_size=15 // WORLD_SIZE" in text(rewrite(odd, ["ddp"], gpus=3))
     # an option may be another number when the script is started
-    option = SCRIPT.replace("default=16", "default=15")
-    assert "args.batch_size // WORLD_SIZE" in text(rewrite(option, ["ddp"], **GPUS))
+    for default in (15, 1):
+        option = SCRIPT.replace("default=16", f"default={default}")
+        option = option.replace("model(x", "model(x.squeeze(1)")
+        assert "args.batch_size // WORLD_SIZE" in text(rewrite(option, ["ddp"], **GPUS))
 
 
 @pytest.mark.parametrize(

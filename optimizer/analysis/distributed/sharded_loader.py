@@ -185,7 +185,7 @@ def _obstacle(
     if number is not None and number in written and number % processes:
         why = f"a batch of {number} samples does not divide into {processes} equal parts"
         return Obstacle(module, loader.node, why)
-    if number is not None:
+    if number is not None and number > 1:  # a 1 in the step says nothing about the batch
         counted = counted_on(resolver, number, loop)
         if counted is not None:
             return counted
