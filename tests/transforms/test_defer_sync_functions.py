@@ -365,3 +365,25 @@ def sharpness(scores):
     body = "loss = nn.functional.cross_entropy(model(x), y)\nsharp.append(sharpness(model(x)))\nlosses.append(loss.item())"
     source = script(function, "losses, sharp = [], []", body, "print(losses, sharp)")
     check_noop(source, "copies to the host, reached from line")
+
+
+def test_so_does_an_attack_in_whose_steps_it_asks_for_values(
+    check_noop: Callable[..., None],
+) -> None:
+    function = """\
+def attack(x, y):
+    x = x.detach().requires_grad_()
+    for step in range(10):
+        scores = model(x)
+        guesses = scores.argmax(1)
+        if guesses[0] == y[0]:
+            print(step)
+        nn.functional.cross_entropy(scores, y).backward()
+        x = (x + 0.1 * x.grad.sign()).detach().requires_grad_()
+    return x
+"""
+    step = (
+        "x, y = x.to(device), y.to(device)\n"
+        "loss = nn.functional.cross_entropy(model(attack(x, y)), y)\ntotal += loss.item()"
+    )
+    check_noop(script(function, "total = 0.0", step, "print(total)"), "needs its values")

@@ -82,7 +82,7 @@ def plan_loops(
             more = [Obstacle(w.module, w.node, why_waits(resolver, w)) for w in waits]
             plan = replace(plan, obstacles=(*plan.obstacles, *more))
             if not plan.obstacles:
-                wait = wait_beside(resolver, kinds, by_node, everything, loop, plan.reads)
+                wait = wait_beside(resolver, kinds, everything, loop, plan.reads)
                 plan = replace(plan, obstacles=() if wait is None else (wait,))
         found.append(plan)
     told = {plan.loop for plan in found if plan.obstacles or plan.deferred or plan.meters}

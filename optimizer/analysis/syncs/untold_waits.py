@@ -47,7 +47,6 @@ def untold_waits(
 def wait_beside(
     resolver: Resolver,
     kinds: TensorKinds,
-    loops: Mapping[LoopNode, Loop],
     reads: Iterable[DeviceRead],
     loop: Loop,
     deferred: Iterable[DeviceRead],
@@ -55,7 +54,7 @@ def wait_beside(
     """The first place where ``loop`` goes on waiting in every step when the reads that are ``deferred`` no longer do."""
     gone = {node for read in deferred for each in (read, read.source) for node in walk(each.node)}
     by_node: dict[ast.AST, DeviceRead] = {read.node: read for read in reads}
-    waits = _waits_of(resolver, kinds, loops, by_node, loop)
+    waits = _waits_of(resolver, kinds, {}, by_node, loop)  # in the loops of its functions, too
     first = next(((wait, call) for wait, call in waits if wait.node not in gone), None)
     return _told(resolver, *first) if first is not None else None
 
@@ -88,7 +87,10 @@ def _waits_of(
     reads: Mapping[ast.AST, DeviceRead],
     loop: Loop,
 ) -> Iterator[tuple[Fact, Fact | None]]:
-    """Where ``loop`` waits in every step: in its own code, or in functions that are part of a step, with the call there."""
+    """Where ``loop`` waits in every step: in its own code, or in functions that are part of a step, with the call there.
+
+    Those of ``loops`` in such functions have steps of their own.
+    """
     for node in lexical_nodes(loop.node.body):
         if runs_rarely(loop.module, node, loop.node):
             continue
@@ -142,7 +144,8 @@ def _may_be_rare(module: Module, node: ast.AST, loops: Mapping[LoopNode, Loop]) 
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.If) and child in ancestor.body and _counts(ancestor.test):
             return True
-        if isinstance(ancestor, LoopNode) and loops[ancestor].kind is not LoopKind.OTHER:
+        inner = loops.get(ancestor) if isinstance(ancestor, LoopNode) else None
+        if inner is not None and inner.kind is not LoopKind.OTHER:
             return True
         if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return False
