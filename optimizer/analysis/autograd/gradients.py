@@ -30,7 +30,7 @@ from ..program.scopes import (
 )
 from ..program.syntax import FunctionNode, Module
 from ..values.additions import Additions
-from ..values.optimistic_answers import OptimisticAnswers
+from ..values.questions import Answers, Questions
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
 from ..values.values import (
@@ -62,17 +62,21 @@ class Gradients:
         self._resolver = resolver
         self._networks = networks
         self._additions = Additions(resolver)
-        self._answers = OptimisticAnswers[tuple[str, ast.AST]]()
+        self._questions = Questions()
+        # What leads back to itself holds none: only a source can bring one in.
+        self._answers = Answers[tuple[str, ast.AST], bool](nothing=True, incomplete=lambda _: False)
 
     def free(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` is proven to hold no tensor with a graph."""
-        return self._answers.ask(("expression", expression), lambda: self._free(expression, module))
+        key = ("expression", expression)
+        return self._questions.ask(key, self._answers, lambda: self._free(expression, module))
 
     def binding_is_free(self, binding: Binding, module: Module) -> bool:
         """Whether what ``binding`` gives its name holds no graph, also after later additions to it."""
         key = ("binding", binding.node)
-        return self._answers.ask(
+        return self._questions.ask(
             key,
+            self._answers,
             lambda: (
                 self._binding(binding, module)
                 and all(self.free(e, m) for e, m in self._additions.to_binding(binding))
@@ -283,8 +287,9 @@ class Gradients:
     def _returns(self, function: FunctionNode | ast.Lambda, module: Module) -> bool:
         if isinstance(function, ast.Lambda):
             return self.free(function.body, module)
-        return self._answers.ask(
+        return self._questions.ask(
             ("function", function),
+            self._answers,
             lambda: all(
                 self._all([node.value], module)
                 for node in lexical_nodes(function.body)

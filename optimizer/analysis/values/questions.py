@@ -190,7 +190,8 @@ class Questions:
         settled = self._closed[first:]
         del self._closed[first:]
         for question in settled:
-            del self._unsettled[question.key]
+            if self._unsettled.pop(question.key, None) is not question:
+                continue  # It has failed.
             answers = question.answers
             if rounds < MOST_ROUNDS:
                 answers.final[question.key] = question.found

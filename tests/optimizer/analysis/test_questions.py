@@ -3,6 +3,8 @@
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchopt_cli.optimizer.analysis.values.questions import (
     MOST_NESTED,
@@ -10,6 +12,10 @@ from torchopt_cli.optimizer.analysis.values.questions import (
     Answers,
     Questions,
 )
+
+Graph = dict[int, list[int]]
+NODES = range(7)
+GRAPHS = st.fixed_dictionaries({n: st.lists(st.sampled_from(NODES), max_size=3) for n in NODES})
 
 
 class Reachable:
@@ -30,6 +36,43 @@ class Reachable:
         for target in self.edges[node]:
             found |= self.of(target)  # no call through C: Python 3.12.1 allows 1,500 within others
         return found
+
+
+def reached(graph, start):
+    found, pending = set(), [start]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += graph[node]
+    return found
+
+
+@settings(deadline=None)
+@given(GRAPHS, st.permutations(NODES))
+def test_all_that_can_be_reached_is_found(graph: Graph, order: list[int]) -> None:
+    asked = Reachable(graph)
+    assert {node: asked.of(node) for node in order} == {
+        node: reached(graph, node) for node in order
+    }
+    assert set(asked.answers.final) == set(order)
+
+
+@settings(deadline=None)
+@given(GRAPHS, st.frozensets(st.sampled_from(NODES), max_size=3), st.permutations(NODES))
+def test_yes_unless_a_source_of_no_is_reached(
+    graph: Graph, sources: frozenset[int], order: list[int]
+) -> None:
+    questions, answers = Questions(), Answers(nothing=True, incomplete=None)
+
+    def ask(node: int) -> bool:
+        return questions.ask(node, answers, lambda: answer(node))
+
+    def answer(node: int) -> bool:
+        return node not in sources and all([ask(target) for target in graph[node]])
+
+    expected = {node: not reached(graph, node) & sources for node in order}
+    assert {node: ask(node) for node in order} == expected
 
 
 def test_a_chain_is_answered_once_and_remembered():
