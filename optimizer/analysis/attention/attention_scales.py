@@ -6,7 +6,7 @@ import ast
 
 from ..program.classes import kept_as
 from ..program.reaching import bindings_of, only_value, same_variable
-from ..program.scopes import Assigned
+from ..program.scopes import Assigned, Path
 from ..program.syntax import Module
 from ..values.constants import constant
 from ..values.host_numbers import is_number
@@ -64,9 +64,9 @@ class Scales:
         """Whether ``node`` is a number; sizes that a constructor is given are taken to be some."""
         if depth == 0:
             return False
-        if is_number(self._resolver, node, module) or last_size_of(node, module) is not None:
-            return True
         match node:
+            case ast.Attribute(attr=name) if kept := self._kept(node, module):
+                return self._is_kept_number(name, kept, depth)
             case ast.Call(function):
                 names = self._resolver.names(function, module)
                 if names and names <= _ROOTS | {"builtins.float", "builtins.int"}:
@@ -82,40 +82,37 @@ class Scales:
                     for given in values[:-1]
                     for value in self._resolver.values(given, module)
                 )
+            case ast.Name():
+                sources = [b.source for b in bindings_of(module, node)]
+                if sources and all(
+                    isinstance(s, Assigned)
+                    and not s.path
+                    and self.is_number(s.value, module, depth - 1)
+                    for s in sources
+                ):
+                    return True
             case _:
                 pass
-        return self._is_kept_scalar(node, module, depth)
+        return is_number(self._resolver, node, module) or last_size_of(node, module) is not None
 
-    def _is_kept_scalar(self, node: ast.expr, module: Module, depth: int) -> bool:
-        """Whether the variable or attribute ``node`` is only ever given numbers."""
-        if isinstance(node, ast.Name):
-            sources = [b.source for b in bindings_of(module, node)]
-            if sources and all(isinstance(s, Assigned) and not s.path for s in sources):
-                return all(
-                    isinstance(s, Assigned) and self.is_number(s.value, module, depth - 1)
-                    for s in sources
-                )
-            return False
-        if isinstance(node, ast.Attribute):
-            cls = module.enclosing_class(node)
-            kept = kept_as(self._resolver, cls, module, node.attr)
-            return (
-                bool(kept)
-                and all(
-                    not path and self.is_number(value, owner, depth - 1)
-                    for value, path, owner in kept
-                )
-                and all(
-                    value is not None and self.is_number(value, owner, depth - 1)
-                    for value, owner in outside_values(self._resolver, node.attr)
-                )
-            )
-        return False
+    def _kept(self, node: ast.Attribute, module: Module) -> list[tuple[ast.expr, Path, Module]]:
+        return kept_as(self._resolver, module.enclosing_class(node), module, node.attr)
+
+    def _is_kept_number(
+        self, name: str, kept: list[tuple[ast.expr, Path, Module]], depth: int
+    ) -> bool:
+        """Whether the attribute ``name``, which methods assign ``kept``, is only ever given numbers, there and outside."""
+        return all(
+            not path and self.is_number(value, owner, depth - 1) for value, path, owner in kept
+        ) and all(
+            value is not None and self.is_number(value, owner, depth - 1)
+            for value, owner in outside_values(self._resolver, name)
+        )
 
     def _is_size(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` is worked out in a constructor, of what that is given: the sizes of layers."""
         if isinstance(node, ast.Attribute):
-            kept = kept_as(self._resolver, module.enclosing_class(node), module, node.attr)
+            kept = self._kept(node, module)
             if kept:
                 return all(not path and self._is_size(value, owner) for value, path, owner in kept)
         function = module.function(node)
