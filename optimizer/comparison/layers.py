@@ -62,10 +62,13 @@ def _called_again(run: Observations) -> bool:
     """Whether a model was called to train on more in the first step than in the one call that is known of it."""
     rows: dict[str, int] = {}
     for one in run.layer_outputs:
-        model = one.layer.partition(".")[0]
-        rows[model] = max(rows.get(model, 0), *one.output.shape[:1], 0)
-    called = (one for one in run.training_calls if not one.rounds and one.module in rows)
-    return any(one.samples - one.without_gradients > rows[one.module] for one in called)
+        model, length = one.layer.partition(".")[0], one.output.shape[:1]
+        rows[model] = max(rows.get(model, 0), *length, 0)
+    return any(
+        0 < rows.get(one.module, 0) < one.samples - one.without_gradients
+        for one in run.training_calls
+        if not one.rounds
+    )  # a loss has no rows
 
 
 def _first_layer(layer: LayerOutput, run: Observations) -> str:

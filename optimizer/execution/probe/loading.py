@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class AlignedLoading:
     def install(self, patches: Patches) -> None:
         """Patch the loaders of this process and of the workers it starts."""
         patches.wrap(DataLoader, "__iter__", self._iter)
+        patches.wrap(_BaseDataLoaderIter, "_reset", self._reset)
         patches.wrap(_BaseDataLoaderIter, "_next_index", self._next_index)
         patches.wrap(RandomSampler, "__iter__", self._random_sampler)
         patches.wrap(DistributedSampler, "__iter__", self._distributed_sampler)
@@ -91,7 +92,7 @@ class AlignedLoading:
             outer, self._starting = self._starting, (read, stream)
             try:
                 with isolated(generators):
-                    seed_host(derive(self._seed, "workers", read.epoch))
+                    self._seed_start(read, generators)
                     iterator = original(loader)
             finally:
                 self._starting = outer
@@ -99,6 +100,23 @@ class AlignedLoading:
             return iterator
 
         return wrapper
+
+    def _reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Where there are workers, a sampler is asked a second time for the same pass: one that draws all of it at once draws the same."""
+
+        @functools.wraps(original)
+        def wrapper(iterator, loader, *args, **kwargs):
+            if self._starting is not None:
+                self._seed_start(self._starting[0], _generators(loader))
+            return original(iterator, loader, *args, **kwargs)
+
+        return wrapper
+
+    def _seed_start(self, read: LoaderPass, generators: Sequence[torch.Generator]) -> None:
+        seed = derive(self._seed, "workers", read.epoch)
+        seed_host(seed)
+        for generator in generators:
+            generator.manual_seed(seed)
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -68,6 +68,13 @@ def test_of_a_model_that_is_called_again_the_first_call_alone_is_known(run: Run)
     assert "in its first call every layer" in said(LOSS, called(4), called(8))
 
 
+def test_a_loss_gives_less_than_it_is_called_on(run: Run) -> None:
+    mean = LayerOutput("MSELoss", "MSELoss", TensorSummary((), "float32", 1, 0.1, 1.0, 1.0, True))
+    calls = (TrainingCalls("MSELoss", 0, 8, 0),)
+    with_loss = replace(run(steps=2), layer_outputs=(mean,), training_calls=calls)
+    assert said(LOSS, with_loss, with_loss).endswith("so the difference is in what follows")
+
+
 def test_rounding_is_no_difference(giving: Callable[..., Observations]) -> None:
     original, other = giving(stem=1.0, head=2.0), giving(stem=1.0 + 1e-6, head=2.5)
     assert said(LOSS, original, other, precision=Precision.FLOAT32).endswith("Net.head (Head)")

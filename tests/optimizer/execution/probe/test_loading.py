@@ -68,6 +68,19 @@ class Shuffled(Sampler):
         return 10
 
 
+class Buckets:
+    """Batches of the user's that are drawn all at once, when they are asked for."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def __iter__(self):
+        order = list(range(13))
+        random.shuffle(order)
+        batches = [order[i : i + 4] for i in range(0, 13, 4)]
+        return iter([batches[i] for i in torch.randperm(4, generator=self.generator)])
+
+
 def mix(batch):
     stacked = torch.stack(batch)
     return stacked * torch.rand(()) + random.random()
@@ -111,6 +124,8 @@ OPTIONS = {
     "collate": {"shuffle": True, "collate_fn": mix},
     "weighted": {"sampler": WeightedRandomSampler([1.0] * 13, 10)},
     "own sampler": {"sampler": Shuffled()},
+    "own batches": {"batch_size": 1, "batch_sampler": Buckets()},
+    "own batches by a generator": {"batch_size": 1, "batch_sampler": Buckets(torch.Generator())},
     "replacement": {"sampler": RandomSampler(Augmented(), replacement=True, num_samples=70)},
     "batched": {"dataset": Batched(), "shuffle": True},
     "subset": {"dataset": Subset(Augmented(), range(3, 12)), "shuffle": True},
