@@ -141,8 +141,8 @@ def _kept_outputs(runs: _Runs, theirs: Tensors) -> list[Finding]:
         lambda name: f"call {_call_of(name) + 1}",
     )
     findings, _ = judge(quantity, deviations(ours, compared(theirs)), near, runs.precision)
-    calls = runs.original.eval_calls
-    return [replace(f, step=calls[_call_of(f.tensor or "0")].rounds + 1) for f in findings]
+    made = ((f, runs.original.eval_calls[_call_of(f.tensor or "0")]) for f in findings)
+    return [replace(f, step=call.rounds + 1, tensor=call.module) for f, call in made]
 
 
 def _in_another_order(runs: _Runs) -> Iterator[Finding]:
