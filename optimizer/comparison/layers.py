@@ -74,6 +74,8 @@ def _called_again(run: Observations) -> bool:
 def _first_layer(layer: LayerOutput, run: Observations) -> str:
     is_first = layer is run.layer_outputs[0]
     if "." not in layer.layer and not is_first:
+        if not any(one.layer.startswith(f"{layer.layer}.") for one in run.layer_outputs):
+            return f"; the first output that differs is that of {layer.layer}, whose input may differ already"
         return f"; every layer gives what it gave, but {layer.layer} does not: the difference is in its own forward"
     said = f"; the first layer whose output differs is {layer.layer} ({layer.class_name})"
     return f"{said}, the first that runs: its input may differ already" if is_first else said

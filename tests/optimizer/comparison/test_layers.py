@@ -57,6 +57,17 @@ def test_what_the_model_does_besides_its_layers_is_told(run: Run) -> None:
     assert "what follows" in said(LOSS, giving(1.0, 2.0), giving(1.0, 2.0))
 
 
+def test_of_a_loss_nothing_is_known_of_what_it_is_given(run: Run) -> None:
+    """Rows in another order have the same norm and mean."""
+
+    def giving(loss: float) -> Observations:
+        layers = (output("Net.head", 1.0), output("Net", 1.0), output("NLLLoss", loss))
+        return replace(run(steps=2), layer_outputs=layers)
+
+    message = said(LOSS, giving(2.0), giving(2.5))
+    assert message.endswith("that of NLLLoss, whose input may differ already")
+
+
 def test_of_a_model_that_is_called_again_the_first_call_alone_is_known(run: Run) -> None:
     def called(samples: int, rounds: int = 0) -> Observations:
         calls = (TrainingCalls("Net", rounds, samples, samples - 4 if samples == 6 else 0),)
