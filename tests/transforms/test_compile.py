@@ -559,6 +559,18 @@ def test_obstacle_in_a_layer(check_noop: Check) -> None:
     )
 
 
+def test_networks_of_the_hub(check_noop: Check, rewrite: Rewrite, name: str) -> None:
+    loaded = SETUP.replace("Net()", "torch.hub.load({!r}, 'net')")
+    layer = "torch.hub.load({!r}, 'net')"
+    for source in (
+        script(loaded.format("somebody/nets"), LOOP),
+        script(SETUP, LOOP, layer=f"nn.Sequential({layer.format('somebody/nets')})"),
+    ):
+        check_noop(source, "whether `torch.hub.load` can be compiled is not known")
+    text = rewrite(script(loaded.format("pytorch/vision"), LOOP), [name]).files[0].text
+    assert "\nmodel.compile()\n" in text
+
+
 @pytest.mark.parametrize(
     "layer",
     [

@@ -53,7 +53,7 @@ class CompileObstacle(Fact):
 def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObstacle]:
     """What keeps ``network`` from being compiled, in its own forward code and in the layers it is made of."""
     maker = network.library_name
-    if maker is not None and _is_foreign(maker):
+    if maker is not None and _is_foreign(maker) and not _is_torchvision(network.node):
         yield CompileObstacle(network.module, network.node, _unseen(maker))
     for cls in layer_classes(resolver, [network]):
         yield from _recurrent_layers(resolver, cls)
@@ -83,7 +83,8 @@ def _foreign_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]
         ]
         for node, makers in made:
             for name in sorted(filter(_is_foreign, makers)):
-                yield CompileObstacle(module, node, _unseen(name))
+                if not _is_torchvision(node):
+                    yield CompileObstacle(module, node, _unseen(name))
 
 
 def _put_in_containers(resolver: Resolver, cls: Class) -> Iterator[tuple[ast.expr, Module]]:
@@ -109,7 +110,17 @@ def _put_in_containers(resolver: Resolver, cls: Class) -> Iterator[tuple[ast.exp
 
 
 def _is_foreign(name: str) -> bool:
+    if name.startswith("torch.hub."):
+        return True  # whatever the repository it names holds
     return name.partition(".")[0] not in _KNOWN and not name.startswith("<")
+
+
+def _is_torchvision(node: ast.AST) -> bool:
+    """Whether ``node`` is ``torch.hub.load("pytorch/vision:v0.10.0", ...)``."""
+    repository = call_argument(node, "repo_or_dir", 0) if isinstance(node, ast.Call) else None
+    return isinstance(repository, ast.Constant) and str(repository.value).startswith(
+        "pytorch/vision"
+    )
 
 
 def _unseen(name: str) -> str:
