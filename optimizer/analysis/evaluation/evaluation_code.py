@@ -27,8 +27,10 @@ def find_evaluation_code(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[E
     Those over batches that the script cuts out itself are told by their losses, and by running without gradients.
     """
     found: list[EvaluationCode] = []
+    over_batches = {loop.node for loop in loops if loop.kind is LoopKind.EVALUATION}
     for loop in loops:
-        if loop.kind is LoopKind.EVALUATION or _evaluates_own_batches(resolver, loop):
+        is_within = not over_batches.isdisjoint(loop.module.loops(loop.node))
+        if loop.node in over_batches or (not is_within and _evaluates_own_batches(resolver, loop)):
             flow = Flow(loop.module, tuple(loop.node.body))
             regions = tuple(_evaluation_regions(resolver, flow))
             found.append(EvaluationCode(loop.module, loop.node, loop, regions))
@@ -44,7 +46,7 @@ def _evaluates_own_batches(resolver: Resolver, loop: Loop) -> bool:
         return False
     calls = [call.node for call in loop.forwards if call.module is module]
     own = [call for call in calls if module.loops(call)[:1] == [loop.node]]
-    if len(own) < len(loop.forwards):
+    if len(own) < len(loop.forwards) or all(map(_is_loss_call, own)):
         return False
     return _has_loss(loop) and all(suspended_around(resolver, call, module) for call in own)
 

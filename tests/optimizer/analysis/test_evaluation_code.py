@@ -125,3 +125,37 @@ def test_layers_are_no_batches(script: Script) -> None:
         )
     )
     assert regions(understood) == []
+
+
+LEVELS = """
+class Distance(nn.Module):
+    def forward(self, x, y):
+        return (x - y).abs().mean()
+
+criterion = Distance()
+with torch.no_grad():
+    for x, targets in test_loader:
+        outputs = model(x)
+        for level in range(len(targets)):
+            {}
+            total = criterion(outputs[level], targets[level])
+"""
+
+
+@pytest.mark.parametrize("own", ["print(level)", "outputs = model(x + level)"])
+def test_a_loop_over_the_losses_of_a_batch_is_part_of_its_evaluation(
+    script: Script, own: str
+) -> None:
+    (region,) = regions(script(HEAD + LEVELS.format(own)))
+    assert [statement.partition("\n")[0] for statement in region] == [
+        "outputs = model(x)",
+        "for level in range(len(targets)):",
+    ]
+
+
+def test_a_loop_that_runs_nothing_but_a_loss_evaluates_no_network(script: Script) -> None:
+    body = "with torch.no_grad():\n    outputs = model(x)\n    for a, b in zip(outputs, y):\n        total = criterion(a, b)\n"
+    start = LEVELS.partition("with torch")[0]
+    assert (
+        regions(script(HEAD + start + "x, y = torch.rand(9, 8), torch.rand(9, 2)\n" + body)) == []
+    )
