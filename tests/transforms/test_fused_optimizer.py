@@ -50,7 +50,13 @@ def test_asks_the_device_of_the_script(rewrite: Check, made: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "printed", ["print(optimizer)", "print(f'using {optimizer}')", "print(str(optimizer))"]
+    "printed",
+    [
+        "print(optimizer)",
+        "print(f'using {optimizer}')",
+        "print(str(optimizer))",
+        "if missing:\n    raise ValueError(f'no {optimizer}')",
+    ],
 )
 def test_printing_it_is_no_obstacle(check_transformed: Check, printed: str) -> None:
     made = "optimizer = torch.optim.Adam(model.parameters()"

@@ -209,7 +209,9 @@ def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Modu
 
 
 def _as_text(node: ast.AST, module: Module) -> str | None:
-    """Why a text of all its settings, one of which becomes another, may not be had at ``node``; None where it is printed."""
+    """Why a text of all its settings, one of which becomes another, may not be had at ``node``; None where it is printed or raised."""
+    if isinstance(module.statement(node), ast.Raise):
+        return None
     around = [node, *module.ancestors(node)]
     inside = takewhile(lambda one: not isinstance(one, ast.stmt), around)
     calls = (one for one in inside if isinstance(one, ast.Call))
