@@ -38,7 +38,7 @@ opened before, or put tensors on the GPU; an `IterableDataset`, since each worke
 sampler that the loop reads or changes; a loader that each of the processes makes which the script starts in a loop (`Process(target=train)`; how many share
 the cores is not known, `--workers N` says how many workers each gets); a loader made, or started by `next(iter(loader))`, in every step; one made
 in each turn of an inner loop that goes on with the same training, or one of many that take turns, as those of the clients in federated learning, whose
-passes may be too short for a start of workers (`--workers N`); a dataset, or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
+passes may be too short for a start of workers (`--workers N`); one whose dataset is a single batch (`batch_size=len(dataset)`); a dataset, or what its items read, that is changed while the loop runs; batches that are kept for a whole pass as they come (`batches = list(loader)`), since
 each from a worker holds a file open, of which a process may have 1024 on most systems (moved to the GPU or cloned first they hold none; `labels.append(y)`
 becomes `labels.append(y.clone())` where `y` can only be a tensor); batches that are no copies of what the dataset holds and are
 written to in place (`batch_size=None` and `x.mul_(2)`); everything that cannot be traced. Where workers are not forked (macOS, Windows,
