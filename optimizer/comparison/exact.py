@@ -89,7 +89,7 @@ def _parameters(original: Observations, other: Observations) -> Iterator[Finding
             if changed is None or changed.checksum != update.checksum:
                 yield Finding(
                     Kind.PARAMETER,
-                    "the bits differ after the step"
+                    _other_bits(update.update_norm, changed.update_norm)
                     if changed
                     else "not among the optimizer's parameters",
                     step=step_number(ours),
@@ -97,6 +97,13 @@ def _parameters(original: Observations, other: Observations) -> Iterator[Finding
                     original=update.update_norm,
                     rewritten=changed.update_norm if changed else None,
                 )
+
+
+def _other_bits(before: float, now: float) -> str:
+    """That a parameter is another, and its update where that is longer or shorter to the eye."""
+    lengths = f"{now:.6g}", f"{before:.6g}"
+    said = f": the norm of the update is {lengths[0]}, not {lengths[1]}"
+    return f"the bits differ after the step{said if lengths[0] != lengths[1] else ''}"
 
 
 def _snapshots(original: Observations, other: Observations) -> Iterator[Finding]:

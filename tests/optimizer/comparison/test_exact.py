@@ -20,6 +20,7 @@ def test_two_equal_runs_are_equal_bit_for_bit(run: Run) -> None:
 def test_the_first_differing_step_and_tensor_are_told(run: Run) -> None:
     found = {f.kind: f for f in compare_bits(run(), run(mistakes=["rate"]))}
     assert (found[Kind.PARAMETER].step, found[Kind.PARAMETER].tensor) == (4, "Net.fc1.weight")
+    assert "after the step: the norm of the update is" in found[Kind.PARAMETER].message
     assert found[Kind.LOSS].step == 5
     assert Kind.INITIAL_PARAMETERS not in found
 
