@@ -23,13 +23,15 @@ class Answers(Generic[_Key, _T]):
 
     ``nothing`` answers a question that leads back to itself at first. ``incomplete`` makes of an answer one that says it may
     not be all; None where no answer can say so. ``without_rounds`` leaves out of a new answer what comes of the former one by
-    going around a cycle once more, which would never end. ``settled`` is told each final answer.
+    going around a cycle once more, which would never end. ``changed`` is told each answer that is another than before,
+    ``settled`` what is answered for good.
     """
 
     nothing: _T
     incomplete: Callable[[_T], _T] | None
     without_rounds: Callable[[_T, _T], _T] | None = None
-    settled: Callable[[_Key, _T], None] | None = None
+    changed: Callable[[_Key, _T], None] | None = None
+    settled: Callable[[_Key], None] | None = None
     final: dict[_Key, _T] = field(default_factory=dict[_Key, _T])
 
 
@@ -91,6 +93,8 @@ class Questions:
         self._closed: list[_Question] = []
         """The unsettled questions that are not open, in the order in which they were closed."""
         self._asked = 0
+        self.answered = 0
+        """How many questions that were not asked for the sake of another are answered."""
         self._most_nested = MOST_NESTED
 
     @property
@@ -128,6 +132,18 @@ class Questions:
             asker.lowest = min(asker.lowest, question.lowest)
         return answers.final.get(key, question.found)
 
+    def lean_on_outermost(self) -> None:
+        """Tell that the answer being found may change until all that is asked about is answered: see :meth:`ask_again`."""
+        question, outermost = self._open[-1], self._open[0]
+        question.leans = True
+        question.lowest = min(question.lowest, outermost.number)
+
+    def ask_again(self, key: object) -> None:
+        """Tell that what the answer to ``key`` is made of has changed, where no question has told."""
+        question = self._unsettled.get(key)
+        if question is not None:
+            question.is_stale = True
+
     def _begin(self, question: _Question) -> None:
         before = len(self._closed)
         if len(self._open) < self._most_nested:
@@ -138,6 +154,7 @@ class Questions:
         if question.lowest >= question.number:
             self._settle(before, question.number)
         if not self._open:
+            self.answered += 1
             self._most_nested = MOST_NESTED
 
     def _put_off(self, question: _Question) -> None:
@@ -166,6 +183,8 @@ class Questions:
             question.found = found
             for user in question.users:
                 user.is_stale = True
+            if question.answers.changed is not None:
+                question.answers.changed(question.key, found)
 
     def _forget(self, failed: _Question) -> None:
         """Leave nothing behind of a question that has failed, nor of what was asked for the sake of the outermost one."""
@@ -173,6 +192,7 @@ class Questions:
         if len(self._open) == 1:
             self._unsettled.clear()
             self._closed.clear()
+            self.answered += 1
             self._most_nested = MOST_NESTED
 
     def _settle(self, first: int, number: int) -> None:
@@ -199,7 +219,7 @@ class Questions:
                 answers.final[question.key] = answers.incomplete(question.found)
         for question in settled:
             if question.answers.settled is not None and question.key in question.answers.final:
-                question.answers.settled(question.key, question.found)
+                question.answers.settled(question.key)
 
     def _go_round(self, first: int, number: int) -> _Question | None:
         """Answer what is stale among the questions closed from ``first`` on, up to one that leads to a question before ``number``.

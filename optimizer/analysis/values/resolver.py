@@ -64,10 +64,13 @@ class Resolver:
         self._names: dict[ast.expr, frozenset[str]] = {}
         self._base_names: dict[ast.ClassDef, frozenset[str]] = {}
         self._callees = Answers[tuple[ast.Call, Module], tuple[Function, ...]](
-            (), None, settled=lambda key, found: self._calls.settle(*key, found)
+            (), None, changed=self._note, settled=lambda key: self._calls.settle(*key)
         )
         self._known_methods: dict[tuple[Class | Instance, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
+        self._asked_kinds: set[str] = set()
+        """The kinds of calls that have all been asked about since the outermost open question was."""
+        self._asked_in = 0
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`..calls.reach.called` found."""
         self.named_elsewhere: dict[ast.FunctionDef | ast.ClassDef, bool] = {}
@@ -244,18 +247,22 @@ class Resolver:
         return expression in self._values.final
 
     def _find_call_sites(self, function: FunctionNode) -> list[CallSite]:
-        calls = self._calls
-        found: dict[ast.Call, list[CallSite]] = {}
-        for call, module in calls.candidates(function):
-            if not calls.is_settled(call):
-                found[call] = [
-                    CallSite(call, module, callee.bound)
-                    for callee in self.callees(call, module)
-                    if callee.node is function
-                ]
-        sites = [CallSite(*site) for site in calls.settled(function)]
-        sites += (s for call, own in found.items() if not calls.is_settled(call) for s in own)
-        return sorted(sites, key=lambda site: calls.order[site.call])
+        if self._asked_in != self._questions.answered:
+            self._asked_in = self._questions.answered
+            self._asked_kinds.clear()
+        for kind in self._calls.open_kinds(function):
+            # Asked about once, the calls tell by themselves what becomes of them: there may be thousands, for thousands of functions.
+            if kind in self._asked_kinds:
+                self._questions.lean_on_outermost()
+            else:
+                for call, module in self._calls.open_calls(kind):
+                    self.callees(call, module)
+                self._asked_kinds.add(kind)
+        return [CallSite(*site) for site in self._calls.sites(function)]
+
+    def _note(self, key: tuple[ast.Call, Module], callees: tuple[Function, ...]) -> None:
+        for function in self._calls.note(*key, callees):
+            self._questions.ask_again(function)
 
     def _evaluate(self, node: ast.expr, module: Module) -> Values:
         match node:

@@ -185,12 +185,36 @@ def test_what_stands_for_nothing_stays_once_it_is_handed_on():
     assert answers.final[2] == {"part of nothing"}
 
 
-def test_final_answers_are_told():
-    told = {}
+def test_answers_are_told_when_they_change_and_when_they_are_final():
+    told, settled = [], []
     graph = Reachable({0: [1], 1: [0, 2], 2: []})
-    graph.answers = Answers(frozenset(), None, settled=told.__setitem__)
+    graph.answers = Answers(
+        frozenset(), None, changed=lambda *told_of: told.append(told_of), settled=settled.append
+    )
     graph.of(0)
-    assert told == {0: {0, 1, 2}, 1: {0, 1, 2}, 2: {2}}
+    assert told == [(2, {2}), (1, {1, 2}), (0, {0, 1, 2}), (1, {0, 1, 2})]
+    assert settled == [2, 1, 0]
+
+
+def test_what_is_made_of_something_else_is_asked_again_once_that_is_told():
+    # 1 reads what 2 has put down, and does not ask it.
+    questions, answers = Questions(), Answers(frozenset(), None)
+    put_down = set()
+
+    def reader():
+        questions.lean_on_outermost()
+        return frozenset(put_down)
+
+    def writer():
+        put_down.add("found")
+        questions.ask_again(1)
+        return frozenset()
+
+    def outermost():
+        return questions.ask(1, answers, reader) | questions.ask(2, answers, writer)
+
+    assert questions.ask(0, answers, outermost) == {"found"}
+    assert answers.final == {0: {"found"}, 1: {"found"}, 2: frozenset()}
 
 
 def test_a_question_that_fails_leaves_nothing_behind():
