@@ -42,6 +42,8 @@ def _is_number(
         sides = (node.left, node.right)
         return all(_is_number(resolver, side, module, whole, around) for side in sides)
     values = resolver.values(node, module)
+    if isinstance(node, ast.Attribute) and any(isinstance(v, Display) for v in values):
+        return False  # what others may assign to it from outside is not seen
     return bool(values) and all(_is_number_value(resolver, v, whole, around) for v in values)
 
 
