@@ -483,6 +483,9 @@ WRITES = {
     "module in place": "    nn.Sequential(nn.ReLU(inplace=True), nn.Flatten())(x)\n",
     "module in place behind a view": "    nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU(inplace=True)))(x)\n",
     "module in place in a list": "    nn.Sequential(*[nn.Conv2d(1, 8, 3), nn.ReLU(inplace=True)])(x)\n",
+    "module in place in a row that grows": (
+        "    net = nn.Flatten()\n    for _ in range(3):\n        net = nn.Sequential(net, nn.ReLU(inplace=True))\n    net(x)\n"
+    ),
     "row replaced by something else": "    x[0] = y[0]\n",
 }
 

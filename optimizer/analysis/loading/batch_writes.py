@@ -78,16 +78,25 @@ def _works_in_place(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     return any(s is not None and not _is_false(s) for s in said)
 
 
-def _given_it(resolver: Resolver, layer: Value) -> list[Value]:
-    """What is given the argument of ``layer`` itself: of layers in a row those up to the first that makes a new tensor of it."""
+def _given_it(
+    resolver: Resolver, layer: Value, within: frozenset[Value] = frozenset()
+) -> list[Value]:
+    """What is given the argument of ``layer`` itself: of layers in a row those up to the first that makes a new tensor of it.
+
+    ``within`` are the rows it is part of: ``net = Sequential(net, layer)`` leads back to itself.
+    """
     match layer:
         case Made(ast.Call(args=layers, keywords=[]), module, External("torch.nn.Sequential")) if (
-            layers and not any(isinstance(each, ast.Starred) for each in layers)
+            layers
+            and layer not in within
+            and not any(isinstance(each, ast.Starred) for each in layers)
         ):
             found: list[Value] = []
             for each in layers:
                 inner = [
-                    v for one in resolver.values(each, module) for v in _given_it(resolver, one)
+                    given
+                    for value in resolver.values(each, module)
+                    for given in _given_it(resolver, value, within | {layer})
                 ]
                 found += inner
                 if FreshResults(resolver).values_objection(inner) is None:
