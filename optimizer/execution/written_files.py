@@ -36,6 +36,8 @@ _NOT_RESULTS = frozenset({"__pycache__", "mlruns", "wandb"})
 _FOLDER = "files"
 _BYTES = ".bin"
 _GZIP = b"\x1f\x8b"
+_DEEPEST = 4
+"""Archives in archives that are opened: there are some that hold themselves."""
 
 
 def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
@@ -85,20 +87,20 @@ class _Keeper:
                 yield WrittenFile(shown, size, digest=_digest_of(suffix, file))
 
     def _told(
-        self, shown: str, size: int, content: bytes, place: Path | None = None
+        self, shown: str, size: int, content: bytes, place: Path | None = None, depth: int = 0
     ) -> Iterator[WrittenFile]:
-        """What is ``shown`` as this file, with this ``content``: one at a ``place`` or in an archive."""
+        """What is ``shown`` as this file, with this ``content``: one at a ``place``, or in so many archives in each other."""
         suffix = Path(shown).suffix.lower()
         if suffix in ARRAYS or is_text(content) or (suffix in _TEXT and not is_binary(content)):
             yield WrittenFile(shown, size, self._kept(suffix, content))
             return
-        packed = (
-            None if suffix in _PROGRAMS else members(content, min(self._left, _KEPT_BYTES // 4))
-        )
+        packed = None
+        if suffix not in _PROGRAMS and depth < _DEEPEST:
+            packed = members(content, min(self._left, _KEPT_BYTES // 4))
         if packed is not None:
             yield WrittenFile(shown, size, self._kept(".txt", "\n".join(packed).encode()))
             for name, member in packed.items():
-                yield from self._told(f"{shown}/{name}", len(member), member)
+                yield from self._told(f"{shown}/{name}", len(member), member, depth=depth + 1)
             return
         text = None if suffix in _PROGRAMS else as_text(place, content, _KEPT_FILE_BYTES)
         if text is not None:

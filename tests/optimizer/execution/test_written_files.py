@@ -192,3 +192,20 @@ def test_members_of_a_tar_file_without_their_times() -> None:
     assert members(packed(a=b"1" * 11), 10) is None
     for other in (packed(), b"", bytes(2048), b"loss,1\n"):
         assert members(other, 10) is None
+
+
+def test_archives_in_archives_are_opened_up_to_a_depth(project, observe) -> None:
+    script = (
+        "import io, zipfile\n"
+        "content = b'0.5'\n"
+        "for depth in range(9):\n"
+        "    packed = io.BytesIO()\n"
+        "    with zipfile.ZipFile(packed, 'w') as archive:\n"
+        "        archive.writestr('inner.zip' if depth else 'score.txt', content)\n"
+        "    content = packed.getvalue()\n"
+        "open('outer.zip', 'wb').write(content)\n"
+    )
+    seen = observe(project({"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n"}))
+    assert seen.traceback is None
+    opened = {file.path for file in seen.files}
+    assert opened == {"/".join(["outer.zip", *["inner.zip"] * depth]) for depth in range(5)}
