@@ -124,10 +124,9 @@ class DeviceCode:
 
     def _cast_to(self, step: ast.Call, module: Module) -> str | None:
         """The dtype that ``.long()`` or ``.type(torch.LongTensor)`` makes of a tensor."""
-        dtype = self._type_named(step, module)
-        is_bare = isinstance(step.func, ast.Attribute) and not (step.args or step.keywords)
-        if dtype is None and is_bare:
-            return _CASTS.get(step.func.attr)
+        dtype, method = self._type_named(step, module), step.func
+        if dtype is None and isinstance(method, ast.Attribute) and not (step.args or step.keywords):
+            return _CASTS.get(method.attr)
         return dtype
 
     def _type_named(self, step: ast.Call, module: Module) -> str | None:

@@ -89,7 +89,7 @@ def _is_read_here_only(resolver: Resolver, node: ast.AST, target: ast.expr, modu
             return False
     if not is_name(target, "self") or _reads_attributes_unseen(module):
         return False
-    reads = []
+    reads: list[tuple[ast.Attribute, Module]] = []
     for use, other in _uses(resolver, name, target, module):
         if isinstance(use.ctx, ast.Load):
             reads.append((use, other))

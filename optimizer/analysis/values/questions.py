@@ -62,7 +62,7 @@ class _Question:
         self.answers = answers
         self.answer = answer
         self.number = number
-        self.found = answers.nothing
+        self.found: Any = answers.nothing
         self.lowest = number
         """The number of the first question that this one is known to lead to, of those that are not settled."""
         self.users: dict[_Question, None] = {}
