@@ -130,7 +130,8 @@ class Questions:
             question.users[asker] = None
             asker.leans = True
             asker.lowest = min(asker.lowest, question.lowest)
-        return answers.final[key] if key in answers.final else question.found
+        found: _T = question.found
+        return answers.final.get(key, found)
 
     def lean_on_outermost(self) -> None:
         """Tell that the answer being found may change until all that is asked about is answered: see :meth:`ask_again`."""
