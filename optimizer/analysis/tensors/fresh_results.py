@@ -95,9 +95,15 @@ class FreshResults:
         """Why the result of ``layer`` must not be overwritten, None when it may be."""
         return self.values_objection(self._resolver.values(layer, module))
 
-    def values_objection(self, layers: Iterable[Value]) -> str | None:
-        """As :meth:`layer_objection`, for what a layer may be."""
-        return next(filter(None, map(self._value_objection, layers)), None)
+    def values_objection(
+        self, layers: Iterable[Value], within: frozenset[Value] = frozenset()
+    ) -> str | None:
+        """As :meth:`layer_objection`, for what a layer may be.
+
+        ``within`` are the layers it is part of: ``net = nn.Sequential(first, net)`` leads back to itself.
+        """
+        others = (layer for layer in layers if layer not in within)
+        return next(filter(None, (self._value_objection(each, within) for each in others)), None)
 
     def objection(self, tensor: ast.expr, module: Module) -> str | None:
         """Why the tensor that ``tensor`` computes must not be overwritten where it is used, None when it may be."""
@@ -123,7 +129,7 @@ class FreshResults:
                 if value.name in _LINEAR and self._linear_is_safe:
                     continue
                 return f"what `{ast.unparse(call.func)}` returns may be a view, or be kept for the backward pass"
-            why = self._value_objection(value)
+            why = self._value_objection(value, frozenset())
             if why is not None:
                 return why
         return None
@@ -141,18 +147,17 @@ class FreshResults:
             if name == layer.attr and cls not in classes
         )
 
-    def _value_objection(self, value: Value) -> str | None:
+    def _value_objection(self, value: Value, within: frozenset[Value]) -> str | None:
         if not (isinstance(value, Made) and isinstance(value.maker, External)):
             return "what computes its input cannot be told"
-        name = value.maker.name
+        name, given = value.maker.name, value.call.args
         if name in _SAFE_LAYERS or (name in _LINEAR and self._linear_is_safe):
             return None
-        if name in _NORM_WRAPPERS and value.call.args:
-            return self.layer_objection(value.call.args[0], value.module)
-        if name == "torch.nn.Sequential" and value.call.args:
-            last = value.call.args[-1]
+        if given and (name in _NORM_WRAPPERS or name == "torch.nn.Sequential"):
+            last = given[0] if name in _NORM_WRAPPERS else given[-1]
             if not isinstance(last, ast.Starred):
-                return self.layer_objection(last, value.module)
+                layers = self._resolver.values(last, value.module)
+                return self.values_objection(layers, within | {value})
         if name in _LINEAR:
             return "the linear layer before it may return a view"
         return f"what `{name}` returns may be a view, or be kept for the backward pass"
