@@ -166,3 +166,44 @@ def test_in_a_tangle_everything_is_found(script: Script) -> None:
     (loop,) = (n for n in found.modules[0].nodes if type(n).__name__ == "For")
     values = found.resolver.values(loop.iter, found.modules[0])
     assert {type(value).__name__ for value in values} == {"Made"}
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_call_sites_and_callees_agree_wherever_one_begins_to_ask(
+    script: Script, first: int
+) -> None:
+    found = script(
+        """
+        import random
+
+        class Part:
+            def __init__(self, inner=None):
+                self.inner = inner
+                self.handler = self.run
+            def run(self, f):
+                return f(self.inner.handler) if self.inner else f
+            def other(self, f):
+                return self.run
+
+        def f0(g): return g(f1)
+        def f1(g): return Part(g).handler(f2)
+        def f2(g): return random.choice([f0, f1])(g) or g(f0)
+        def f3(g): return made.run(g)(f3)
+
+        made = Part(Part(Part()))
+        made.handler = made.other
+        for f in (f0, f1, f2, f3):
+            made.handler(f)(f)
+        """
+    )
+    (module,) = found.modules
+    functions = [n for n in module.nodes if type(n).__name__ == "FunctionDef"]
+    functions = functions[first:] + functions[:first]
+    sites = {f: {site.call for site in found.resolver.call_sites(f)} for f in functions}
+    callees = {call: found.resolver.callees(call, module) for call in module.calls}
+    reached = {
+        f: {call for call, to in callees.items() if any(one.node is f for one in to)}
+        for f in functions
+    }
+    assert sites == reached
+    assert sum(map(len, sites.values())) > len(functions)
