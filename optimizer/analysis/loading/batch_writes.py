@@ -32,18 +32,20 @@ def find_batch_writes(
     resolver: Resolver, loaders: tuple[DataLoader, ...]
 ) -> tuple[BatchWrite, ...]:
     """The code that may write to a batch, wherever it lies, in source order per module."""
-    trace = BatchTrace(resolver, loaders)
+    trace, fresh = BatchTrace(resolver, loaders), FreshResults(resolver)
     return tuple(
         BatchWrite(module, node, target, parts)
         for module in resolver.project.modules
         for node in module.nodes
-        for target in _written(resolver, node, module)
+        for target in _written(resolver, fresh, node, module)
         for parts in (trace.parts(target, module),)
         if any(part is not None for part in parts)
     )
 
 
-def _written(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.expr]:
+def _written(
+    resolver: Resolver, fresh: FreshResults, node: ast.AST, module: Module
+) -> Iterator[ast.expr]:
     """The tensors that ``node`` writes to in place."""
     match node:
         case ast.Subscript(ctx=ast.Store()):
@@ -51,12 +53,14 @@ def _written(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[ast.
         case ast.AugAssign(target=target):
             yield target
         case ast.Call():
-            yield from _written_by_call(resolver, node, module)
+            yield from _written_by_call(resolver, fresh, node, module)
         case _:
             pass
 
 
-def _written_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Iterator[ast.expr]:
+def _written_by_call(
+    resolver: Resolver, fresh: FreshResults, call: ast.Call, module: Module
+) -> Iterator[ast.expr]:
     out = call_argument(call, "out")
     if out is not None:
         yield out
@@ -65,21 +69,23 @@ def _written_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Iter
     if in_place and isinstance(call.func, ast.Attribute):
         yield call.func.value
     names = resolver.names(call.func, module)
-    if in_place or names & _WRITES_ARGUMENT or _works_in_place(resolver, call, module):
+    if in_place or names & _WRITES_ARGUMENT or _works_in_place(resolver, fresh, call, module):
         yield from call.args[:1]
 
 
-def _works_in_place(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+def _works_in_place(
+    resolver: Resolver, fresh: FreshResults, call: ast.Call, module: Module
+) -> bool:
     """Whether ``call`` may write to its argument: ``relu(x, inplace=True)``, a module that was made so."""
     values = resolver.values(call.func, module)
-    made = composed_of(resolver, (v for value in values for v in _given_it(resolver, value)))
+    made = composed_of(resolver, (v for value in values for v in _given_it(resolver, fresh, value)))
     calls = [call, *(value.call for value in made if isinstance(value, Made))]
     said = [call_argument(each, "inplace") for each in calls]
     return any(s is not None and not _is_false(s) for s in said)
 
 
 def _given_it(
-    resolver: Resolver, layer: Value, within: frozenset[Value] = frozenset()
+    resolver: Resolver, fresh: FreshResults, layer: Value, within: frozenset[Value] = frozenset()
 ) -> list[Value]:
     """What is given the argument of ``layer`` itself: of layers in a row those up to the first that makes a new tensor of it.
 
@@ -96,10 +102,10 @@ def _given_it(
                 inner = [
                     given
                     for value in resolver.values(each, module)
-                    for given in _given_it(resolver, value, within | {layer})
+                    for given in _given_it(resolver, fresh, value, within | {layer})
                 ]
                 found += inner
-                if FreshResults(resolver).values_objection(inner) is None:
+                if fresh.values_objection(inner) is None:
                     break
             return found
         case _:
