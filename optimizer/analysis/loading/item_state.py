@@ -104,9 +104,7 @@ def _uses(
     """Where the attribute of that name is used, but for those of the ``self`` of classes that have nothing to do with ``owner``'s."""
     own = {member.node for member in family(resolver, module.enclosing_class(owner), module)}
     for other in resolver.project.modules:
-        for use in other.nodes_of(ast.Attribute):
-            if use.attr != attribute:
-                continue
+        for use in other.attributes_of(attribute):
             if not is_name(use.value, "self") or other.enclosing_class(use) in {None, *own}:
                 yield use, other
 
