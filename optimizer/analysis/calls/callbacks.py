@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..program.syntax import FunctionNode, Module, last_identifier
+from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Element, External, Function, Made, Unknown, Value
 
@@ -16,8 +16,8 @@ _GRAD_MODES = frozenset({"torch.no_grad", "torch.inference_mode", "torch.enable_
 def is_handed_around(resolver: Resolver, function: FunctionNode) -> bool:
     """Whether ``function`` is named anywhere without being called there."""
     for module in resolver.project.modules:
-        for node in module.nodes_of(ast.Name, ast.Attribute):
-            if last_identifier(node) != function.name or not isinstance(node.ctx, ast.Load):
+        for node in (*module.names_of(function.name), *module.attributes_of(function.name)):
+            if not isinstance(node.ctx, ast.Load):
                 continue
             parent = module.parents[node]
             if isinstance(parent, ast.Call) and parent.func is node:
@@ -46,18 +46,14 @@ def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module
         and not any(
             call not in sites and _may_call(resolver, call, other, function)
             for other in resolver.project.modules
-            for call in other.calls
+            for call in other.calls_named(function.name)
         )
     )
 
 
 def _may_call(resolver: Resolver, call: ast.Call, module: Module, function: FunctionNode) -> bool:
     """Whether ``call`` names ``function`` on an object that is not known."""
-    if (
-        not isinstance(call.func, ast.Attribute)
-        or call.func.attr != function.name
-        or not resolver.may_reach(call, module, function)
-    ):
+    if not isinstance(call.func, ast.Attribute) or not resolver.may_reach(call, module, function):
         return False
     return any(_may_be_anything(value) for value in resolver.values(call.func, module))
 

@@ -11,6 +11,7 @@ from ..values.unpacking import written_part
 from ..values.values import External, Function, Made, Unknown, Value
 
 if TYPE_CHECKING:
+    from ..program.project import Project
     from ..values.resolver import Resolver
 
 RANK = External("torch.multiprocessing.spawn.rank")
@@ -30,13 +31,21 @@ def spawned_argument(resolver: Resolver, function: FunctionNode, name: str) -> f
     if name not in parameters:
         return frozenset()
     found: set[Value] = set()
-    for module in resolver.project.modules:
-        for starter in _STARTERS:
-            for call in module.calls_named(starter):
-                if _starts(resolver, call, module, starter, function):
-                    index = parameters.index(name) - (starter in {"spawn", "start_processes"})
-                    found |= _argument(resolver, call, module, starter, index)
+    for call, module, starter in resolver.process_starts:
+        if _starts(resolver, call, module, starter, function):
+            index = parameters.index(name) - (starter in {"spawn", "start_processes"})
+            found |= _argument(resolver, call, module, starter, index)
     return frozenset(found)
+
+
+def process_starts(project: Project) -> list[tuple[ast.Call, Module, str]]:
+    """The calls that may start a process or thread, and what they are called."""
+    return [
+        (call, module, starter)
+        for module in project.modules
+        for starter in _STARTERS
+        for call in module.calls_named(starter)
+    ]
 
 
 def _starts(

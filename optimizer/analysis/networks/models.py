@@ -276,23 +276,22 @@ def _made_of(resolver: Resolver, cls: Class) -> Iterator[Model]:
 
 def instances(resolver: Resolver, cls: Class) -> tuple[Made, ...]:
     """What is made of ``cls`` and of the classes that derive from it."""
-    made = resolver.made.get(cls.node)
-    if made is None:
-        made = tuple(_instances(resolver, cls))
-        if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
-            resolver.made[cls.node] = made
-    return made
+    made = _all_made(resolver) if resolver.made is None else resolver.made
+    if not resolver.is_tracing:  # Within a trace, cycles may have been cut.
+        resolver.made = made
+    return tuple(made.get(cls.node, ()))
 
 
-def _instances(resolver: Resolver, cls: Class) -> Iterator[Made]:
+def _all_made(resolver: Resolver) -> dict[ast.ClassDef, list[Made]]:
+    """What is made of each first-party class and of those that derive from it."""
+    made: dict[ast.ClassDef, list[Made]] = {}
     for module in resolver.project.modules:
         for call in module.calls:
             for value in resolver.values(call.func, module):
-                if isinstance(value, Class) and (
-                    value.node is cls.node
-                    or any(base.node is cls.node for base in first_party_bases(resolver, value))
-                ):
-                    yield Made(call, module, value)
+                if isinstance(value, Class):
+                    for cls in {value, *first_party_bases(resolver, value)}:
+                        made.setdefault(cls.node, []).append(Made(call, module, value))
+    return made
 
 
 def is_module_value(resolver: Resolver, value: Value) -> bool:

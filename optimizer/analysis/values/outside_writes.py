@@ -20,10 +20,8 @@ from .values import Attribute, Element, Unknown
 def outside_uses(resolver: Resolver, name: str) -> Iterator[tuple[ast.Attribute, Module]]:
     """Where ``x.name`` is written, read or called and ``x`` is not ``self``."""
     for module in resolver.project.modules:
-        for node in module.nodes_of(ast.Attribute):
-            if node.attr != name or is_name(node.value, "self"):
-                continue
-            if _may_be_network(resolver, node.value, module):
+        for node in module.attributes_of(name):
+            if not is_name(node.value, "self") and _may_be_network(resolver, node.value, module):
                 yield node, module
 
 

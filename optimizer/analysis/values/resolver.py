@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..calls.call_index import CallIndex
+from ..calls.call_index import Call, CallIndex
+from ..distributed.spawned import process_starts
 from ..program.classes import (
     class_attribute,
     defines_methods_only,
@@ -68,15 +69,15 @@ class Resolver:
         )
         self._known_methods: dict[tuple[Class | Instance, str], tuple[Function, ...]] = {}
         self._calls = CallIndex(project)
-        self._asked_kinds: set[str] = set()
-        """The kinds of calls that have all been asked about since the outermost open question was."""
+        self._to_ask: dict[str, list[Call]] = {}
+        """The calls of each kind asked about since the outermost open question was that are still to be."""
         self._asked_in = 0
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`..calls.reach.called` found."""
         self.named_elsewhere: dict[ast.FunctionDef | ast.ClassDef, bool] = {}
         """What :func:`..calls.reach.never_runs` found."""
-        self.made: dict[ast.ClassDef, tuple[Made, ...]] = {}
-        """What is made of a class: see :mod:`..networks.models`."""
+        self.made: dict[ast.ClassDef, list[Made]] | None = None
+        """What is made of each class, once that is known: see :mod:`..networks.models`."""
         self._subclasses: dict[ast.ClassDef, list[Class]] = {}
         self._decorated: dict[ast.AST, list[Value]] = {}
         self._subclasses = find_subclasses(self)
@@ -139,6 +140,11 @@ class Resolver:
     def options(self) -> dict[str, tuple[ast.Call, Module]]:
         """The ``add_argument`` calls of the project by what they fill."""
         return declared_options(self.project)
+
+    @cached_property
+    def process_starts(self) -> list[tuple[ast.Call, Module, str]]:
+        """The calls of the project that start processes and threads, judged by their names: see :mod:`..distributed.spawned`."""
+        return process_starts(self.project)
 
     @cached_property
     def set_defaults(self) -> dict[str, list[tuple[ast.keyword, Module]]]:
@@ -249,16 +255,25 @@ class Resolver:
     def _find_call_sites(self, function: FunctionNode) -> list[CallSite]:
         if self._asked_in != self._questions.answered:
             self._asked_in = self._questions.answered
-            self._asked_kinds.clear()
+            self._to_ask.clear()
         for kind in self._calls.open_kinds(function):
             # Asked about once, the calls tell by themselves what becomes of them: there may be thousands, for thousands of functions.
-            if kind in self._asked_kinds:
+            if kind in self._to_ask:
                 self._questions.lean_on_outermost()
             else:
-                for call, module in self._calls.open_calls(kind):
-                    self.callees(call, module)
-                self._asked_kinds.add(kind)
+                self._to_ask[kind] = self._calls.open_calls(kind)[::-1]
+            self._ask_about(self._to_ask[kind])
         return [CallSite(*site) for site in self._calls.sites(function)]
+
+    def _ask_about(self, calls: list[Call]) -> None:
+        """Ask about ``calls`` from the last to the first. What is asked meanwhile goes on with the same list."""
+        while calls:
+            call, module = calls.pop()
+            try:
+                self.callees(call, module)
+            except BaseException:
+                calls.append((call, module))
+                raise
 
     def _note(self, key: tuple[ast.Call, Module], callees: tuple[Function, ...]) -> None:
         for function in self._calls.note(*key, callees):

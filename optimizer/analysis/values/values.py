@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..program.syntax import FunctionNode, Module
 from ..torch_names import canonical
@@ -22,6 +22,19 @@ from ..torch_names import canonical
 @cache
 def _number(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _kept(compute: Callable[[Any], int]) -> Callable[[Any], int]:
+    """``compute``, a hash, worked out once for each value: sets of values are joined over and over."""
+
+    def kept(value: Any) -> int:
+        known: dict[str, Any] = value.__dict__
+        found: int | None = known.get("_hash")
+        if found is None:
+            found = known["_hash"] = compute(value)
+        return found
+
+    return kept
 
 
 def _place(node: ast.stmt | ast.expr) -> int:
@@ -65,6 +78,7 @@ class Function:
     module: Module
     bound: bool = False
 
+    @_kept
     def __hash__(self) -> int:
         return _place(self.node) ^ self.bound
 
@@ -76,6 +90,7 @@ class Class:
     node: ast.ClassDef
     module: Module
 
+    @_kept
     def __hash__(self) -> int:
         return _place(self.node)
 
@@ -86,6 +101,7 @@ class Instance:
 
     cls: Class
 
+    @_kept
     def __hash__(self) -> int:
         return hash((1, hash(self.cls)))
 
@@ -101,6 +117,7 @@ class Made:
     module: Module
     maker: External | Class
 
+    @_kept
     def __hash__(self) -> int:
         return hash((_place(self.call), hash(self.maker)))
 
@@ -113,6 +130,7 @@ class Literal:
     node: ast.expr
     module: Module
 
+    @_kept
     def __hash__(self) -> int:
         return _place(self.node)
 
@@ -129,6 +147,7 @@ class Option:
     module: Module
     default: ast.expr | None
 
+    @_kept
     def __hash__(self) -> int:
         return _place(self.call)
 
@@ -140,6 +159,7 @@ class Display:
     node: ast.expr
     module: Module
 
+    @_kept
     def __hash__(self) -> int:
         return _place(self.node)
 
@@ -155,6 +175,7 @@ class Element:
     of: Value
     path: tuple[int | str, ...]
 
+    @_kept
     def __hash__(self) -> int:
         return hash((hash(self.of), len(self.path)))
 
@@ -166,6 +187,7 @@ class Attribute:
     of: Value
     name: str
 
+    @_kept
     def __hash__(self) -> int:
         return hash((hash(self.of), _number(self.name)))
 

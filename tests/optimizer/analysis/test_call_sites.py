@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 
 import pytest
 
 from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.resolver import Resolver
 
 Files = str | Mapping[str, str]
 Script = Callable[[Files], TrainingScript]
@@ -207,3 +209,23 @@ def test_call_sites_and_callees_agree_wherever_one_begins_to_ask(
     }
     assert sites == reached
     assert sum(map(len, sites.values())) > len(functions)
+
+
+def calls_asked_about(script: Script, functions: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often is asked what a call reaches, where ``functions`` functions are handed to each other."""
+    lines = [f"def f{n}(run):\n    run(f{n + 1})\n" for n in range(functions)]
+    found = script("".join(lines) + f"def f{functions}(run):\n    last(run)\nf0(f1)\n")
+    asked: list[ast.Call] = []
+    callees = Resolver.callees
+    with monkeypatch.context() as patch:
+        patch.setattr(Resolver, "callees", lambda r, c, m: asked.append(c) or callees(r, c, m))
+        (last,) = found.entry.calls_named("last")
+        assert found.resolver.values(last.args[0], found.entry)
+    return len(asked)
+
+
+def test_functions_that_any_call_may_reach_share_the_asking(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many = (calls_asked_about(script, count, monkeypatch) for count in (10, 40))
+    assert few <= many <= 6 * few
