@@ -47,6 +47,17 @@ def canonical(name: str) -> str:
     return name
 
 
+REWEIGHTING = frozenset(
+    f"torch.nn.utils.{name}"
+    for name in (
+        "weight_norm",
+        "spectral_norm",
+        "parametrizations.weight_norm",
+        "parametrizations.spectral_norm",
+    )
+)
+"""Functions that return the layer they are given, with weights of another norm."""
+
 _CLASS_NAME = re.compile(r"^[A-Z]\w*$")
 
 _STAR_EXPORTS: dict[str, frozenset[str]] = {

@@ -90,6 +90,45 @@ def test_a_line_of_the_training_stays(check_noop: Check, body: str) -> None:
     check_noop(f"{HEAD}\nfor epoch in range(3):\n{body}")
 
 
+@pytest.mark.parametrize(
+    "normed",
+    [
+        "nn.utils.weight_norm(nn.Linear(10, 2))",
+        "nn.utils.parametrizations.spectral_norm(nn.Linear(10, 2))",
+    ],
+)
+def test_a_layer_with_normed_weights_keeps_nothing(check_transformed: Check, normed: str) -> None:
+    network = f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.flat = nn.Flatten()
+                self.fc = {normed}
+
+            def forward(self, x):
+                x = self.flat(x)
+                return self.fc(x)
+
+        model = Net()
+    """
+    head = HEAD.replace("model = nn.Linear(10, 2)\n", dedent(network).lstrip("\n"))
+    body = """
+        def accuracy():
+            model.eval()
+            correct = 0
+            for x, y in test_loader:
+                correct += (model(x).argmax(1) == y).sum().item()
+            return correct
+
+        train()
+        print(accuracy())
+    """
+    before = script(body, head)
+    check_transformed(
+        before, before.replace("def accuracy():", "@torch.no_grad()\ndef accuracy():")
+    )
+
+
 def test_function_that_returns_numbers_is_decorated(check_transformed: Check) -> None:
     before = """
         def test():

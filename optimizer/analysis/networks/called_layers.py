@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from ..program.classes import class_attribute
 from ..program.reaching import bindings_of
 from ..program.syntax import Module
+from ..torch_names import REWEIGHTING
 from ..values.resolver import Resolver
 from ..values.values import (
     Attribute,
@@ -21,16 +22,6 @@ from ..values.values import (
     innermost,
 )
 
-_REWEIGHTED = frozenset(
-    f"torch.nn.utils.{name}"
-    for name in (
-        "weight_norm",
-        "spectral_norm",
-        "parametrizations.weight_norm",
-        "parametrizations.spectral_norm",
-    )
-)
-"""Functions that return the layer they are given, with weights of another norm."""
 _SEQUENCE = "torch.nn.Sequential"
 _LISTS = frozenset({"torch.nn.ModuleList", "torch.nn.ModuleDict"})
 _PASSING_ON = frozenset(
@@ -92,7 +83,7 @@ def _layers(resolver: Resolver, values: Iterable[Value], depth: int) -> Iterator
         match value:
             case _ if not depth:
                 yield Unknown("layers in too many lists")
-            case Made(call, module, External(name)) if name in _REWEIGHTED and call.args:
+            case Made(call, module, External(name)) if name in REWEIGHTING and call.args:
                 inner = resolver.values(call.args[0], module)
                 yield from _layers(resolver, inner, depth - 1)
             case Made(call, module, External(name)) if name == _SEQUENCE and call.args:

@@ -10,6 +10,7 @@ from ..facts import Model, Optimizer
 from ..frameworks.framework_wrapping import wrapped_by_framework
 from ..program.classes import first_party_bases
 from ..program.syntax import Module
+from ..torch_names import REWEIGHTING
 from ..values.resolver import Resolver
 from ..values.values import Class, Display, Element, External, Instance, Made, Unknown, Value
 
@@ -40,6 +41,7 @@ WRAPPERS = frozenset(
         "torch.jit.script",
         "torch.jit.trace",
         "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+        *REWEIGHTING,
     }
 )
 """Callables that take a model first and return it, or something that stands for it."""
@@ -71,7 +73,7 @@ def is_loss_name(name: str) -> bool:
 
 
 def unwrap(resolver: Resolver, values: frozenset[Value]) -> frozenset[Value]:
-    """``values`` with parallel, compiled and scripted wrappers, and those of frameworks, replaced by what they wrap."""
+    """``values`` with parallel, compiled, scripted and norm wrappers, and those of frameworks, replaced by what they wrap."""
     return replaced(resolver, values, _wrapped)
 
 

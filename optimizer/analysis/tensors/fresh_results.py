@@ -15,6 +15,7 @@ from ..program.name_uses import NameUses
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
+from ..torch_names import REWEIGHTING
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Instance, Made, Value
 
@@ -57,14 +58,6 @@ _OF_SEQUENCES = (
     "torch.nn.GRU",
     "torch.nn.RNN",
     "torch.nn.functional.embedding",
-)
-_NORM_WRAPPERS = frozenset(
-    {
-        "torch.nn.utils.spectral_norm",
-        "torch.nn.utils.weight_norm",
-        "torch.nn.utils.parametrizations.spectral_norm",
-        "torch.nn.utils.parametrizations.weight_norm",
-    }
 )
 _REPEATING = (
     ast.For,
@@ -153,8 +146,8 @@ class FreshResults:
         name, given = value.maker.name, value.call.args
         if name in _SAFE_LAYERS or (name in _LINEAR and self._linear_is_safe):
             return None
-        if given and (name in _NORM_WRAPPERS or name == "torch.nn.Sequential"):
-            last = given[0] if name in _NORM_WRAPPERS else given[-1]
+        if given and (name in REWEIGHTING or name == "torch.nn.Sequential"):
+            last = given[0] if name in REWEIGHTING else given[-1]
             if not isinstance(last, ast.Starred):
                 layers = self._resolver.values(last, value.module)
                 return self.values_objection(layers, within | {value})
