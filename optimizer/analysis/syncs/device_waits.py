@@ -26,10 +26,10 @@ _FETCHING_METHODS = frozenset(
 _FETCHING_FUNCTIONS = frozenset(
     f"torch.{name}"
     for name in "nonzero argwhere masked_select unique unique_consecutive equal allclose is_nonzero".split()
-) | frozenset(f"builtins.{name}" for name in "bool str format print min max range".split())
+) | frozenset(f"builtins.{name}" for name in "bool str repr format print min max range".split())
 """Functions that look at the values of the tensors they are given; the sizes of some results depend on them."""
 _COPYING_METHODS = frozenset({"cpu", "numpy", "to", "tolist"})
-_SHOWING_METHODS = SHOWS | {"add_scalar"}
+_SHOWING_METHODS = SHOWS | {"add_scalar", "format"}
 
 
 def find_waits(
