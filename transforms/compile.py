@@ -148,7 +148,11 @@ class Compile(Transform):
         refusal = refusal or gradient_graph_beside(script.resolver, steps, script.functions_run)
         refusal = refusal or late_kept_graph(script.resolver, steps, script.functions_run)
         compiled = {network.node for network in compiled_networks(script.resolver)}
-        trained = trained_or_in_part(script.resolver, script.optimizers)
+        trained = [
+            network
+            for network in trained_or_in_part(script.resolver, script.optimizers)
+            if not script.is_anothers(network.path, network.span.line)
+        ]
         final: dict[tuple[ast.stmt, str], _Final] = {}
         unfit = _differentiated_twice(script, steps, trained)
         for step in steps:

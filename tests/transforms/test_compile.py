@@ -1639,3 +1639,59 @@ def test_a_leftover_of_an_imported_file_is_no_obstacle(
     train = "import tools\n" + script(SETUP, f"{used}\n", LOOP)
     result = rewrite({"train.py": train, "tools.py": tools}, [name])
     assert result.files[0].changed is changed, result.files[0].skips
+
+
+def test_a_network_that_only_an_imported_script_trains_is_none_of_this_one(
+    rewrite: Rewrite,
+) -> None:
+    base = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+            self.fc = nn.Linear(1024, 2)
+
+        def forward(self, x):
+            return self.fc(self.body(x))
+
+    def measure(model, batches):
+        total = 0.0
+        for x, y in batches:
+            total += nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        return total
+
+    def train(batches):
+        model = Net().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(100):
+            print(measure(model, batches))
+            for x, y in batches:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+
+    if __name__ == "__main__":
+        train(torch.load("batches.pt"))
+    """
+    finetune = """
+    import torch
+    from torch import nn
+    from base import Net, measure
+
+    batches = torch.load("batches.pt")
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1000):
+        if step % 100 == 0:
+            print(measure(model, batches))
+        x, y = batches[step]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+    """
+    result = rewrite({"finetune.py": finetune, "base.py": base}, ["compile"])
+    assert not [error for file in result.files for error in file.errors]
+    assert result.files[0].text.count("model.compile()") == 1
