@@ -34,6 +34,7 @@ _SIZE_AT = {
 _ARRAY_METHODS = frozenset({"astype", "numpy", "tolist", "reshape", "copy"})
 _INT_CALLS = frozenset({"builtins.len", "builtins.int"})
 _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow)
+_SEQUENCES = frozenset({"builtins.list", "builtins.tuple"})
 _NUMBERS = ("numpy.", "math.", "random.", "builtins.float", "builtins.int", "builtins.len")
 
 
@@ -123,9 +124,26 @@ class HostData:
         if not isinstance(source, Assigned):
             return False
         if source.path:
-            is_size = isinstance(source.path[-1], int) and len(source.path) == 1
-            return is_size and self.is_shape(source.value) and test != self.is_data
+            if not isinstance(source.path[-1], int) or len(source.path) > 1:
+                return False
+            if self._holds_data(source.value, module):
+                return test != self.is_int
+            return self.is_shape(source.value) and test != self.is_data
         return test(source.value, module)
+
+    def _holds_data(self, node: ast.expr, module: Module) -> bool:
+        """Whether the elements of ``node`` are tuples, lists or arrays: ``zip(*batch)``, ``map(np.stack, zip(*batch))``."""
+        if not isinstance(node, ast.Call) or not node.args:
+            return False
+        names = self._resolver.names(node.func, module)
+        if names == frozenset({"builtins.zip"}):
+            return True
+        if names and names <= _SEQUENCES:
+            return self._holds_data(node.args[0], module)
+        if names != frozenset({"builtins.map"}):
+            return False
+        makers = self._resolver.names(node.args[0], module)
+        return bool(makers) and makers <= _SEQUENCES | _ARRAY_MAKERS
 
     def _is_int_option(self, option: Option, default: ast.expr | None) -> bool:
         kind = call_argument(option.call, "type")

@@ -111,3 +111,23 @@ def test_arguments_of_a_typed_constructor(
 )
 def test_dtype_of_tensor_types(names: set[str], dtype: str | None) -> None:
     assert legacy_dtype(frozenset(names)) == dtype
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_data"),
+    [
+        ("zip(*batch)", True),
+        ("list(zip(*batch))", True),
+        ("map(list, zip(*batch))", True),
+        ("map(np.stack, zip(*batch))", True),
+        ("map(torch.stack, zip(*batch))", False),
+        ("batch", False),
+    ],
+)
+def test_the_columns_of_rows(script: Script, columns: str, is_data: bool) -> None:
+    found = script(f"import torch\n{HEAD}\nstates, actions = {columns}\nMAKE(actions)\n")
+    (call,) = [c for c in found.entry.calls if getattr(c.func, "id", "") == "MAKE"]
+    host = HostData(found.resolver)
+    assert host.is_data(call.args[0], found.entry) is is_data
+    assert host.is_no_tensor(call.args[0], found.entry) is is_data
+    assert not host.is_int(call.args[0], found.entry)
