@@ -32,7 +32,7 @@ for networks of linear layers that are small for the batches they are given, whe
 compute no products at all, such as embeddings of a knowledge graph, or choose one action after the other in an environment (``--amp bf16`` asks for it anyway); for networks of `nn.LSTM`, `nn.GRU` or `nn.RNN`
 with linear layers, which use TF32 by themselves where the GPU has it, and became slower beside an H100 (``--amp fp16``).
 bfloat16 alone is written where float16 is not safe or cannot be scaled: constants beyond its range (``masked_fill(-1e9)``),
-logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, updates written by hand,
+logarithms of sigmoids (zero in float16 below 3e-8), Gram matrices, checks that end the training where gradients overflow, closures, optimizers that step out of sight, gradients that nothing clears, updates written by hand,
 backward passes of which some stay in float32.
 float16 with a scaler alone is written for networks with convolutions or attention beside `nn.LSTM`, `nn.GRU` or `nn.RNN`, which cuDNN computes in float16 under autocast,
 for `nn.DataParallel`, whose replicas run in float16, and for cosines that are multiplied by a constant above 51 (a contrastive loss with a temperature of 0.01, where bfloat16

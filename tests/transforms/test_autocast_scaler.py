@@ -510,6 +510,7 @@ if step % 2:
 else:
     nn.utils.clip_grad_norm_(G.parameters(), 1.0)
     opt_g.step()
+    opt_g.zero_grad()
 """
     source = gan(D_STEP.replace(".detach()", "").replace("opt_d.step()", ""), branches)
     (file,) = rewrite(source, ["autocast"], amp=AmpDtype.FP16).files
@@ -561,3 +562,39 @@ def test_a_scaler_is_not_made_anew_for_every_epoch(
     assert ("scaler.update()" in file.text) is scales
     assert "torch.autocast" in file.text
     assert ("made anew in a loop" in file.changes[0].message) is not scales
+
+
+UNCLEARED = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096)).cuda()
+other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(30):
+    {epoch}
+    for x, y in torch.load("batches.pt"):
+        {step}
+        loss = nn.functional.mse_loss(model(x.cuda()), y.cuda())
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "scales"),
+    [
+        ("pass", "optimizer.zero_grad()", True),
+        ("pass", "model.zero_grad()", True),
+        ("pass", "for p in model.parameters(): p.grad = None", True),
+        ("pass", "pass", False),
+        ("optimizer.zero_grad()", "pass", False),
+        ("pass", "other.zero_grad()", False),
+    ],
+)
+def test_gradients_that_nothing_clears_are_not_scaled(
+    rewrite: Rewrite, epoch: str, step: str, scales: bool
+) -> None:
+    (file,) = rewrite(UNCLEARED.format(epoch=epoch, step=step), ["autocast"]).files
+    assert "torch.autocast" in file.text
+    assert ("scaler" in file.text) is scales

@@ -1,4 +1,4 @@
-"""Where gradients are filled with zeros and not dropped: by hand, or with ``set_to_none=False``."""
+"""Where gradients are filled with zeros and not dropped, by hand or with ``set_to_none=False``, and whether they are cleared at all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from ...rewriting.edits import Edit, RemoveArgument, ReplaceExpression, ReplaceStatement
 from ..facts import Fact
+from ..networks.models import is_optimizer_name
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
+from ..values.values import External, Made, Value
 
 _CLEARING = frozenset({"zero_", "detach_", "requires_grad_"})
 
@@ -57,6 +59,48 @@ def other_gradient_use(resolver: Resolver, clearings: tuple[GradientClearing, ..
             ):
                 return Fact(module, node)
     return None
+
+
+def may_be_cleared(
+    resolver: Resolver, optimizer: ast.expr, module: Module, loop: ast.AST
+) -> bool:
+    """Whether something may clear the gradients of ``optimizer`` (of ``module``) as ``loop`` goes on, or sees them at all.
+
+    What only runs before ``loop`` does not, nor what clears those of other optimizers.
+    """
+    stepped = resolver.values(optimizer, module)
+    for other in resolver.project.modules:
+        for node in other.nodes_of(ast.Attribute) if "grad" in other.source.text else ():
+            if other is module and _is_beside(node, loop, module):
+                continue
+            if node.attr == "grad" and not resolver.names(node, other) & {"torch.autograd.grad"}:
+                return True
+            if node.attr == "zero_grad" and not _is_another(resolver, node.value, other, stepped):
+                return True
+    return False
+
+
+def _is_beside(node: ast.AST, loop: ast.AST, module: Module) -> bool:
+    """Whether ``node`` is in the function of ``loop``, and not in it."""
+    if not isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+        return False
+    return module.function(node) is module.function(loop) and loop not in module.ancestors(node)
+
+
+def _is_another(
+    resolver: Resolver, owner: ast.expr, module: Module, stepped: frozenset[Value]
+) -> bool:
+    """Whether ``owner`` is certainly an optimizer that is not among ``stepped``."""
+    values = resolver.values(owner, module)
+    return bool(values) and not values & stepped and all(map(_is_optimizer, values))
+
+
+def _is_optimizer(value: Value) -> bool:
+    return (
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and is_optimizer_name(value.maker.name)
+    )
 
 
 def _clearings(module: Module) -> Iterator[GradientClearing]:

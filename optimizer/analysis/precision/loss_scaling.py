@@ -18,6 +18,7 @@ from ..editing.companions import (
 )
 from ..facts import Loop
 from ..optimizers.fused_updates import fused_momentum, wraps_optimizer
+from ..optimizers.gradient_clearing import may_be_cleared
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from ..values.values import Made
@@ -50,6 +51,7 @@ def loss_scaling(
         ]
         companion = _companion(resolver, steps)
         made_once(resolver, companion, steps, loops)
+        _all_cleared(resolver, steps)
         scaling = LossScaling(companion, tuple(chain(*unscalings.values())), tuple(updates))
     except NotScalableError as error:
         return error.fact
@@ -94,6 +96,15 @@ def _all_known(resolver: Resolver, steps: Sequence[StepCode]) -> None:
                 wrapper = value.module.code(value.call.func)
                 why = f"what `{wrapper}` does with the optimizer is not known"
                 raise NotScalableError(value.module, value.call, why)
+
+
+def _all_cleared(resolver: Resolver, steps: Sequence[StepCode]) -> None:
+    """That gradients are cleared between steps: those that are left are unscaled already, and would be once more."""
+    for step in steps:
+        for update in step.updates:
+            if not may_be_cleared(resolver, update.optimizer, update.module, step.node):
+                why = "nothing clears its gradients between steps: scaled ones would be added to those of the steps before"
+                raise NotScalableError(update.module, update.node, why)
 
 
 def _companion(resolver: Resolver, steps: Sequence[StepCode]) -> Companion:

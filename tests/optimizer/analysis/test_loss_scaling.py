@@ -23,6 +23,12 @@ from torch import nn
 model, other = nn.Linear(2, 2), nn.Linear(2, 2)
 first = torch.optim.SGD(model.parameters(), lr=0.1)
 second = torch.optim.SGD(other.parameters(), lr=0.1)
+
+
+def clear(optimizers):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+
 """
 
 
