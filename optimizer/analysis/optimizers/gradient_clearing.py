@@ -61,9 +61,7 @@ def other_gradient_use(resolver: Resolver, clearings: tuple[GradientClearing, ..
     return None
 
 
-def may_be_cleared(
-    resolver: Resolver, optimizer: ast.expr, module: Module, loop: ast.AST
-) -> bool:
+def may_be_cleared(resolver: Resolver, optimizer: ast.expr, module: Module, loop: ast.AST) -> bool:
     """Whether something may clear the gradients of ``optimizer`` (of ``module``) as ``loop`` goes on, or sees them at all.
 
     What only runs before ``loop`` does not, nor what clears those of other optimizers.
