@@ -91,25 +91,31 @@ def test_a_line_of_the_training_stays(check_noop: Check, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "normed",
+    "layer",
     [
         "nn.utils.weight_norm(nn.Linear(10, 2))",
         "nn.utils.parametrizations.spectral_norm(nn.Linear(10, 2))",
+        "DropPath(rate)",
+        "GCNConv(10, width)",
     ],
 )
-def test_a_layer_with_normed_weights_keeps_nothing(check_transformed: Check, normed: str) -> None:
+def test_a_layer_keeps_nothing(check_transformed: Check, layer: str) -> None:
     network = f"""
+        from timm.layers import DropPath
+        from torch_geometric.nn import GCNConv
+
         class Net(nn.Module):
-            def __init__(self):
+            def __init__(self, rate, width):
                 super().__init__()
                 self.flat = nn.Flatten()
-                self.fc = {normed}
+                self.last = {layer}
 
             def forward(self, x):
                 x = self.flat(x)
-                return self.fc(x)
+                x = self.last(x)
+                return x
 
-        model = Net()
+        model = Net(torch.load("rate.pt"), torch.load("width.pt"))
     """
     head = HEAD.replace("model = nn.Linear(10, 2)\n", dedent(network).lstrip("\n"))
     body = """

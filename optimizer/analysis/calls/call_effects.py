@@ -34,6 +34,8 @@ _CONTAINERS = frozenset(
         "TransformerDecoder",
     )
 )
+_METRICS = ("torchmetrics.", "monai.metrics.", "pytorch_lightning.metrics.")
+"""Packages whose objects add up what they are given; layers of others keep nothing of it."""
 _PRINTS = frozenset({"builtins.print", "builtins.str", "builtins.repr"})
 
 
@@ -107,7 +109,8 @@ class CallEffects:
                     escape="reaches a backward pass"
                 )  # timm's NativeScaler, called with the loss
             case Made(_, _, External(name)) if passes_graph_on(name):
-                return Effect(in_result=True, kept_in=func, certain=False)  # a torchmetrics metric
+                kept_in = func if name.startswith(_METRICS) else None
+                return Effect(in_result=True, kept_in=kept_in, any_forward=True, certain=False)
             case _ if isinstance(func, ast.Attribute):
                 return self._to_method(call, func, module)
             case _:
