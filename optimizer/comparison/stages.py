@@ -358,9 +358,9 @@ def _judge_rounding(
 def _judge_arithmetic(
     first: Observations, repeats: Sequence[Observations], observe: Observe, perturbed_runs: int
 ) -> Verdict | None:
-    """The rewrite with reduced precision switched off, against the original likewise; None if it stays on."""
+    """The rewrite with reduced precision switched off, against the original likewise; None if it stays on, or one of them needs it to run."""
     rewritten = observe("rewritten in full precision", original=False, full_precision=True)
-    if rewritten.compute_dtypes:
+    if rewritten.compute_dtypes or rewritten.status not in ENDED_WELL:
         return None
     if first.compute_dtypes:
         first, again = (
@@ -368,6 +368,8 @@ def _judge_arithmetic(
             for again in ("", ", again")
         )
         repeats = [again]
+        if not {first.status, again.status} <= set(ENDED_WELL):
+            return None
     exact = judge_exact(first, repeats, rewritten)
     if exact.outcome is Outcome.EQUIVALENT or is_decided(exact, first, rewritten):
         return exact

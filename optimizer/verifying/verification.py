@@ -212,7 +212,7 @@ class _Verification:
         seed: int | None = None,
         runs_to_come: int = 0,
     ) -> Observations:
-        """A run under observation; the original failing ends it all, but for perturbed runs, those with weights of the rewrite and further seeds."""
+        """A run under observation; the original failing ends it all, but for perturbed runs, those in full precision or with weights of the rewrite, and further seeds."""
         self._expected = max(self._expected, self._done + 1 + runs_to_come + self._timing_runs)
         settings = replace(
             self._observing(),
@@ -251,8 +251,8 @@ class _Verification:
         observations = without_defaults(observations, self._changed_defaults)
         failed = observations.status in (Status.FAILED, Status.KILLED)
         went_on = epoch_seconds and observations.rounds >= self._settings.steps
-        borrows = evaluated_with is not None or stepped_with is not None
-        if original and perturb is None and not borrows and seed is None and not went_on:
+        altered = evaluated_with is not None or stepped_with is not None or full_precision
+        if original and perturb is None and not altered and seed is None and not went_on:
             if failed:
                 raise _OriginalFailed(observations)
             self._check(observations)

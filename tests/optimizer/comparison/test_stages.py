@@ -17,6 +17,7 @@ from torchopt_cli.optimizer.execution.observations import (
     EvalCall,
     Loss,
     Observations,
+    Status,
     TrainingCalls,
 )
 from torchopt_cli.optimizer.execution.runner import Perturbation
@@ -108,6 +109,28 @@ def test_what_is_told_in_full_precision_of_equal_runs_is_not_excused_by_perturbe
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.reason.startswith("with bfloat16 switched off, too: stdout")
     assert laboratory.asked == ["original, again", "rewritten in full precision"]
+
+
+@pytest.mark.parametrize("which", ["rewritten", "original"])
+def test_a_run_that_fails_in_full_precision_alone_decides_nothing(
+    original: Observations, run: Run, which: str
+) -> None:
+    """A kernel that there is for half precision only."""
+    half = replace(run(rounding=bfloat16), compute_dtypes=("bfloat16",))
+    first = replace(original, compute_dtypes=("bfloat16",))
+    failed = replace(original, status=Status.FAILED, exit_code=1)
+    near = (run(perturb=2**-8, seed=seed) for seed in range(8))
+
+    def observe(
+        description: str, *, perturb: object = None, full_precision: bool = False, **_: object
+    ) -> Observations:
+        if full_precision:
+            return failed if description.startswith(which) else original
+        return next(near) if perturb else first
+
+    verdict = _judged(first, half, observe)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    assert verdict.reason.startswith("within bfloat16 rounding")
 
 
 def test_equal_runs_do_not_show_what_another_limit_of_gradients_would_do(

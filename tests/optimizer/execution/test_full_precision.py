@@ -70,6 +70,46 @@ def test_without_it_the_script_computes_as_it_says(project: Project, observe: Ob
     assert half.stdout.split()[0] == "medium"
 
 
+CASTS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+held = torch.nn.Linear(8, 1).bfloat16()
+ones = torch.ones(4, 8)
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(ones.to("cpu", torch.bfloat16)).mean()
+    loss.backward()
+    optimizer.step()
+half, likewise = ones.half(), ones.to(torch.float16)
+half += 1
+likewise.add_(1)
+made = [
+    torch.zeros(2, dtype=torch.half),
+    torch.rand_like(ones, dtype=torch.bfloat16),
+    ones.new_full((2,), 1.0, dtype=torch.half),
+    ones.type(torch.float16),
+    ones.type("torch.HalfTensor"),
+    held.weight,
+    half,
+]
+print({str(one.dtype) for one in made}, ones.sum().item(), ones.double().dtype, torch.zeros(2).view(torch.half).dtype)
+"""
+
+
+def test_what_the_script_rounds_by_itself_is_not_rounded(
+    project: Project, observe: Observe
+) -> None:
+    folder = project({"train.py": PLAIN})
+    plain = observe(folder)
+    full = observe(folder, overrides={folder / "train.py": CASTS}, full_precision=True)
+    assert full.stdout == "{'torch.float32'} 32.0 torch.float64 torch.float16\n"
+    assert full.compute_dtypes == ()
+    assert Bits.of(full) == Bits.of(plain)
+
+
 @pytest.mark.slow
 def test_the_perturbation_is_so_many_epsilons(project: Project, observe: Observe) -> None:
     folder = project({"train.py": PLAIN})
