@@ -11,6 +11,7 @@ from ..program.project import Project
 from ..program.syntax import FunctionNode, Module
 from ..values.values import Function
 from .call_names import CallNames
+from .leftovers import Leftovers
 
 Call = tuple[ast.Call, Module]
 
@@ -18,7 +19,7 @@ Call = tuple[ast.Call, Module]
 class CallIndex:
     """The calls of ``project``, settled and open.
 
-    In large projects a function has thousands of candidates, and is asked about over and over. What each call reaches is noted here
+    Leftovers call nothing. In large projects a function has thousands of candidates, and is asked about over and over. What each call reaches is noted here
     as far as it is known, and a call is no candidate any more once that is :meth:`settled <settle>`.
     """
 
@@ -30,6 +31,8 @@ class CallIndex:
         self._open: defaultdict[str, dict[ast.Call, Module]] = defaultdict(dict)
         for module in project.modules:
             for call in module.calls:
+                if self.leftovers.hold(call, module):
+                    continue
                 for kind in self._names.kinds_of(call, module):
                     self._open[kind][call] = module
 
@@ -71,6 +74,11 @@ class CallIndex:
         """Whether ``call`` may reach ``function`` by its names alone, whatever the objects in it are."""
         kinds = self._names.kinds_for(function)
         return not kinds.isdisjoint(self._names.kinds_of(call, module))
+
+    @property
+    def leftovers(self) -> Leftovers:
+        """The code of the project that nothing names: its calls are no candidates."""
+        return self._names.leftovers
 
     @cached_property
     def _order(self) -> dict[ast.Call, int]:

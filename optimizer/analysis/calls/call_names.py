@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..program.project import Project
 from ..program.syntax import FunctionNode, Module, last_identifier
+from .leftovers import Leftovers
 from .plain_functions import PlainFunctions
 
 ALL, _OBJECTS = "<all>", "<objects>"
@@ -22,6 +23,7 @@ class CallNames:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._plain = PlainFunctions(project)
+        self.leftovers = Leftovers(project, self._plain)
         self._kinds: dict[FunctionNode, frozenset[str]] = {}
 
     def kinds_of(self, call: ast.Call, module: Module) -> Iterator[str]:

@@ -17,7 +17,7 @@ def is_handed_around(resolver: Resolver, function: FunctionNode) -> bool:
     """Whether ``function`` is named anywhere without being called there."""
     for module in resolver.project.modules:
         for node in (*module.names_of(function.name), *module.attributes_of(function.name)):
-            if not isinstance(node.ctx, ast.Load):
+            if not isinstance(node.ctx, ast.Load) or resolver.leftovers.hold(node, module):
                 continue
             parent = module.parents[node]
             if isinstance(parent, ast.Call) and parent.func is node:
@@ -44,7 +44,9 @@ def has_known_callers(resolver: Resolver, function: FunctionNode, module: Module
         plain
         and not is_handed_around(resolver, function)
         and not any(
-            call not in sites and _may_call(resolver, call, other, function)
+            call not in sites
+            and not resolver.leftovers.hold(call, other)
+            and _may_call(resolver, call, other, function)
             for other in resolver.project.modules
             for call in other.calls_named(function.name)
         )

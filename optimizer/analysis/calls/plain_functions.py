@@ -27,7 +27,7 @@ class PlainFunctions:
             and self._mentioned.isdisjoint(self.names(function))
             and not any(
                 module.name == given or module.name.startswith(f"{given}.")
-                for given in self._given_modules
+                for given in self.given_modules
             )
         )
 
@@ -113,7 +113,7 @@ class PlainFunctions:
         return frozenset(found)
 
     @cached_property
-    def _given_modules(self) -> frozenset[str]:
+    def given_modules(self) -> frozenset[str]:
         """The modules that may be kept under another name: ``run(engine)``, ``how = package.engine``."""
         found = {
             module.name

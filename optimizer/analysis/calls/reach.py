@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 from ..networks.models import is_module_class
 from ..program.syntax import FunctionNode, Module, last_identifier
-from ..program.trees import child_nodes, walk
+from ..program.trees import child_nodes
 from ..values.composition import call_arguments
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Made
@@ -188,63 +188,4 @@ def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """
     if module is resolver.project.entry:
         return False
-    top = _top_statement(node, module)
-    if not _needs_its_name(top) or module.function(node) is None:
-        return module.leaves_out(node)
-    known = resolver.named_elsewhere.get(top)
-    if known is None:  # Its nodes are asked about one by one; each answer reads the whole project.
-        known = resolver.named_elsewhere[top] = _is_named_elsewhere(resolver, top)
-    return not known
-
-
-def _needs_its_name(top: ast.AST) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
-    """Whether the code of ``top`` is reached by its name alone: no decorator and no base class has heard of it."""
-    match top:
-        case ast.FunctionDef():
-            return not top.decorator_list
-        case ast.ClassDef():
-            bases = [ast.unparse(base) for base in top.bases]
-            return not (top.decorator_list or top.keywords) and bases in ([], ["object"])
-        case _:
-            return False
-
-
-def _is_named_elsewhere(resolver: Resolver, defined: ast.FunctionDef | ast.ClassDef) -> bool:
-    own = set(walk(defined))
-    return any(
-        _says(mentioned) == defined.name
-        and mentioned not in own
-        and not _is_exported(mentioned, other)
-        and not other.leaves_out(mentioned)
-        for other in resolver.project.modules
-        for mentioned in other.nodes_of(ast.Name, ast.Attribute, ast.Constant, ast.alias)
-    )
-
-
-def _is_exported(mentioned: ast.AST, module: Module) -> bool:
-    """Whether ``mentioned`` is an entry of ``__all__``: what a star import brings is used by its name, or not at all."""
-    if not isinstance(mentioned, ast.Constant):
-        return False
-    match _top_statement(mentioned, module):
-        case ast.Assign(targets=[ast.Name("__all__")]) | ast.AugAssign(target=ast.Name("__all__")):
-            return True
-        case _:
-            return False
-
-
-def _top_statement(node: ast.AST, module: Module) -> ast.AST:
-    around = [node, *module.ancestors(node)]
-    return next((one for one in around if module.parents.get(one) is module.tree), node)
-
-
-def _says(node: ast.AST) -> object:
-    """The name by which ``node`` may stand for a function: what a text says, too, and what an import renames."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.alias(name=name, asname=asname):
-            return name if asname is not None else None
-        case ast.expr():
-            return last_identifier(node)
-        case _:
-            return None
+    return resolver.leftovers.hold(node, module)

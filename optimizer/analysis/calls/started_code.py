@@ -8,25 +8,19 @@ a training of its own. What no code that runs refers to is another script's to c
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 from itertools import chain
 from typing import NamedTuple
 
-from ..program.scopes import Defined, Imported, Scope
-from ..program.syntax import Module, first_name, last_identifier
+from ..program.scopes import Defined, Imported
+from ..program.syntax import Module, first_name
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class, External, FirstPartyModule
+from .leftovers import Definition, evaluates_text, finds_anything, imported_names, seen_from
 
-_FIND_ANYTHING = frozenset(
-    "import_module __import__ __subclasses__ instantiate instantiate_class get_class get_method locate import_string build_from_cfg "
-    "LightningCLI CLI".split()
-)
-_SEE_THE_FILE = frozenset({"eval", "exec", "globals"})
-"""Functions that get at a definition by a text, of a configuration file, too."""
 _LOOK_INTO = frozenset({"getattr", "vars", "dir"})
 _TOLD_OF_SUBCLASSES = "__init_subclass__"
-_Definition = ast.FunctionDef | ast.ClassDef
 
 
 class _Reference(NamedTuple):
@@ -45,7 +39,7 @@ class StartedCode:
 
     def leaves_out(self, definition: ast.AST, module: Module) -> bool:
         """Whether no start of the script comes to ``definition``, at the top of the imported file ``module``."""
-        if module is self._resolver.project.entry or not isinstance(definition, _Definition):
+        if module is self._resolver.project.entry or not isinstance(definition, Definition):
             return False
         if self._reached is None:
             self._reached = set(self._reach())
@@ -54,11 +48,11 @@ class StartedCode:
     def _reach(self) -> Iterator[ast.AST]:
         """The definitions at the top of imported files that may run."""
         entry, modules = self._resolver.project.entry, self._resolver.project.modules
-        waiting: dict[str, list[tuple[_Definition, Module]]] = {}
+        waiting: dict[str, list[tuple[Definition, Module]]] = {}
         pending: list[tuple[ast.AST, Module]] = [(entry.tree, entry)]
         for module in modules:
             for statement in module.tree.body if module is not entry else ():
-                if isinstance(statement, _Definition) and self._needs_its_name(statement, module):
+                if isinstance(statement, Definition) and self._needs_its_name(statement, module):
                     waiting.setdefault(statement.name, []).append((statement, module))
                 else:
                     pending.append((statement, module))
@@ -69,7 +63,8 @@ class StartedCode:
                 if module.leaves_out(node):
                     continue
                 searched = self._searched(node, module)
-                for reference in chain(self._references(node, module), _imports_of(searched)):
+                imports = (_Reference(None, name) for name in imported_names(searched))
+                for reference in chain(self._references(node, module), imports):
                     for definition in [*waiting.get(reference.name, ())]:
                         if reference.module in (None, definition[1]):
                             pending.append(definition)
@@ -79,7 +74,7 @@ class StartedCode:
                         pending.append(definition)
                         waiting[definition[0].name].remove(definition)
 
-    def _needs_its_name(self, definition: _Definition, module: Module) -> bool:
+    def _needs_its_name(self, definition: Definition, module: Module) -> bool:
         """Whether nothing else knows ``definition`` once it is made: no decorator, metaclass or base class."""
         if definition.decorator_list:
             return False
@@ -130,11 +125,9 @@ class StartedCode:
         """The files of which ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
         owner: ast.expr | None = None
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in _SEE_THE_FILE:
-                return self._seen_from(module)
-            case ast.Call(func=function) if last_identifier(function) in _FIND_ANYTHING:
-                return {*self._resolver.project.modules}
-            case ast.Attribute(ast.Name("sys"), "modules"):
+            case _ if evaluates_text(node):
+                return seen_from(self._resolver.project, module)
+            case _ if finds_anything(node):
                 return {*self._resolver.project.modules}
             case ast.Attribute(owner, "__dict__"):
                 pass
@@ -145,18 +138,7 @@ class StartedCode:
                 return set()
         values = self._resolver.values(owner, module)
         homes = [v.module for v in values if isinstance(v, FirstPartyModule)]
-        return {seen for home in homes for seen in self._seen_from(home)}
-
-    def _seen_from(self, module: Module) -> Set[Module]:
-        """``module`` and the files that its own names are, which a text can spell: ``eval("models.Net")``."""
-        project, found = self._resolver.project, {module}
-        root = module.scopes.by_node[module.tree]
-        for source in _imported(root):
-            of_package = project.find_submodule(module, source)
-            imported = of_package or (None if source.attribute else project.find(module, source))
-            found |= {imported} if imported is not None else set()
-        starred = (project.find(module, star) for star in root.star_imports)
-        return found | {each for each in starred if each is not None}
+        return {seen for home in homes for seen in seen_from(self._resolver.project, home)}
 
     def _may_be_module(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may be a file of the project, or something that is in a package."""
@@ -165,19 +147,3 @@ class StartedCode:
         if found is not None and any(isinstance(b.source, Imported) for b in found[1]):
             return True
         return any(isinstance(v, FirstPartyModule) for v in self._resolver.values(node, module))
-
-
-def _imported(scope: Scope) -> Iterator[Imported]:
-    """The imports that bind names of ``scope``."""
-    for bindings in scope.bindings.values():
-        for binding in bindings:
-            if isinstance(binding.source, Imported):
-                yield binding.source
-
-
-def _imports_of(modules: Iterable[Module]) -> Iterator[_Reference]:
-    """What ``modules`` have imported by its name."""
-    for module in modules:
-        for source in _imported(module.scopes.by_node[module.tree]):
-            if source.attribute is not None:
-                yield _Reference(None, source.attribute)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..calls.call_index import Call, CallIndex
+from ..calls.leftovers import Leftovers
 from ..distributed.spawned import process_starts
 from ..program.classes import (
     class_attribute,
@@ -74,8 +75,6 @@ class Resolver:
         self._asked_in = 0
         self.called: dict[ast.Call, tuple[tuple[FunctionNode | ast.Lambda, Module], ...]] = {}
         """What :func:`..calls.reach.called` found."""
-        self.named_elsewhere: dict[ast.FunctionDef | ast.ClassDef, bool] = {}
-        """What :func:`..calls.reach.never_runs` found."""
         self.made: dict[ast.ClassDef, list[Made]] | None = None
         """What is made of each class, once that is known: see :mod:`..networks.models`."""
         self._subclasses: dict[ast.ClassDef, list[Class]] = {}
@@ -197,6 +196,11 @@ class Resolver:
         return self._questions.ask(
             (call, module), self._callees, lambda: tuple(self._find_callees(call, module))
         )
+
+    @property
+    def leftovers(self) -> Leftovers:
+        """The functions and classes that nothing names."""
+        return self._calls.leftovers
 
     def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
         found: list[Function] = []

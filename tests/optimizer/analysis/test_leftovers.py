@@ -1,0 +1,109 @@
+"""What code that nothing names passes to a function is none of its values, unless something may find it by a text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from torchopt_cli.optimizer.analysis.calls.callbacks import has_known_callers
+from torchopt_cli.optimizer.analysis.script import TrainingScript
+from torchopt_cli.optimizer.analysis.values.values import Literal
+
+Script = Callable[[str | Mapping[str, str]], TrainingScript]
+USED = "def used(x):\n    HERE(x)\n"
+
+
+def given(understood: TrainingScript) -> set[object]:
+    """What the argument of ``HERE`` may be: literal values, None for what is not known."""
+    (call, module) = next((c, m) for m in understood.modules for c in m.calls_named("HERE"))
+    values = understood.resolver.values(call.args[0], module)
+    return {value.value if isinstance(value, Literal) else None for value in values}
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "def dead(x):\n    used(x)",
+        "def dead(x):\n    used(x)\ndef main(x):\n    dead(x)",
+        "class Dead:\n    def run(self, x):\n        used(x)",
+        "class Dead(object):\n    def run(self, x):\n        used(x)",
+        "def dead(x):\n    used(x)\n    dead(x)",
+        "def dead(x):\n    used(x)\nopts = getattr(args, name)",
+        "import torch\ndef dead(x):\n    used(x)\nopts = getattr(torch.optim, name)",
+        'def dead(x):\n    """Rather than dead, call used."""\n    used(x)',
+        "def dead(x):\n    used(x)\nsettings = vars(args)",
+    ],
+)
+def test_leftovers_pass_nothing(script: Script, rest: str) -> None:
+    assert given(script(f"{USED}\n{rest}\nused(1)\n")) == {1}
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "def run(x):\n    used(x)\nrun(y)",
+        "@register\ndef run(x):\n    used(x)",
+        "def run(x):\n    used(x)\neval(text)",
+        "def run(x):\n    used(x)\nglobals()[name](3)",
+        "def run(x):\n    used(x)\nfire.Fire()",
+        "def run(x):\n    used(x)\nsys.modules[__name__]",
+        "def run(x):\n    used(x)\nCALLED = 'run'",
+        "def run(x):\n    used(x)\nCALLED = 'train:run'",
+        "def run(x):\n    used(x)\nKINDS = {'a': run}",
+        "class Run(Base):\n    def run(self, x):\n        used(x)",
+        "class Run:\n    def run(self, x):\n        used(x)\nRun().run(y)",
+        "def __getattr__(x):\n    used(x)",
+        "if y:\n    def run(x):\n        used(x)",
+        "def a(x):\n    used(x)\ndef b(x):\n    a(x)\nb(y)",
+    ],
+)
+def test_what_may_run_passes_what_is_not_known(script: Script, rest: str) -> None:
+    assert None in given(script(f"{USED}\n{rest}\nused(1)\n"))
+
+
+def test_a_file_of_definitions_has_callers_that_are_not_seen(script: Script) -> None:
+    assert given(script(f"{USED}\ndef run():\n    used(1)\ndef fit(x):\n    used(x)\n")) == {
+        1,
+        None,
+    }
+
+
+@pytest.mark.parametrize(("start", "known"), [("used(1)", True), ("used(1)\nrest(y)", False)])
+def test_leftovers_hand_nothing_on(script: Script, start: str, known: bool) -> None:
+    understood = script(f"{USED}\ndef rest(x):\n    register(used)\n{start}\n")
+    entry = understood.entry
+    (used,) = (s for s in entry.tree.body if isinstance(s, ast.FunctionDef) and s.name == "used")
+    assert has_known_callers(understood.resolver, used, entry) is known
+
+
+TOOLS = "from used import used\ndef tool(x):\n    used(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "tools", "known"),
+    [
+        ("import tools", TOOLS, True),
+        ("import tools", TOOLS + "if __name__ == '__main__':\n    tool(y)\n", True),
+        ("from tools import tool", TOOLS, True),
+        ("from tools import *", TOOLS, True),
+        ("from tools import *", "__all__ = ['tool']\n" + TOOLS, True),
+        ("import tools as t\nt.tool(y)", TOOLS, False),
+        ("from tools import tool as t\nt(y)", TOOLS, False),
+        ("from tools import *\ntool(y)", TOOLS, False),
+        ("import tools\ngetattr(tools, name)(y)", TOOLS, False),
+        ("import tools\ntools.__dict__[name](y)", TOOLS, False),
+        ("import tools\nwork(tools)", TOOLS, False),
+        ("import tools\neval(text)", TOOLS, False),
+        ("from tools import tool\neval(text)", TOOLS, False),
+        ("import importlib\nimport tools\nimportlib.import_module(name)", TOOLS, False),
+    ],
+)
+def test_imported_files(script: Script, entry: str, tools: str, known: bool) -> None:
+    files = {
+        "main.py": f"{entry}\nfrom used import used\nused(1)\n",
+        "tools.py": tools,
+        "used.py": USED,
+    }
+    assert given(script(files)) == ({1} if known else {1, None})
