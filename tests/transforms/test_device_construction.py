@@ -528,6 +528,7 @@ LEFT = {
     "x = torch.randn(n, requires_grad=True).to(device)": "no leaf",
     "x = torch.randn(n).requires_grad_().to(device)": "no leaf",
     "x = Variable(torch.randn(n), requires_grad=True).cuda()": "no leaf",
+    "x = torch.autograd.Variable(torch.randn(n), requires_grad=True).cuda()": "no leaf",
     "x = torch.zeros(n, out=y).to(device)": "`out=`",
     "x = torch.randn(n, generator=y).to(device)": "belongs to the CPU",
     "x = torch.randperm(n).to(device)": "order or a split",

@@ -271,15 +271,14 @@ class ConstructionFinder:
         return not all(self._host.is_int(number, module) for number in counting)
 
     def _refused_step(self, step: ast.Call, device: str, module: Module) -> str | None:
-        if self._resolver.names(step.func, module) <= VARIABLE and not isinstance(
-            step.func, ast.Attribute
-        ):
+        names = self._resolver.names(step.func, module)
+        is_method = not names and isinstance(step.func, ast.Attribute)
+        if names <= VARIABLE and not is_method:
             requires = call_argument(step, "requires_grad", 1)
             return None if _is_constant(requires, False) else _NO_LEAF
         if not isinstance(step.func, ast.Attribute):
             return None
         method = step.func.attr
-        names = self._resolver.names(step.func, module)
         if names:
             return None  # torch.triu and its like, or Variable through its module
         if method == "requires_grad_":
