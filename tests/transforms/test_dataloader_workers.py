@@ -2273,3 +2273,16 @@ def test_loader_of_a_function_that_a_library_gets_the_entry_to_call(
         {"launch.py": launcher, "train.py": main.format("")},
         {"launch.py": launcher, "train.py": main.format(", persistent_workers=True")},
     )
+
+
+def test_a_tensor_is_looked_up_in_memory(check_noop: Check) -> None:
+    source = """
+        import torch
+        from torch.utils.data import DataLoader
+
+        x = torch.randn(512, 64)
+        loader = DataLoader(x, batch_size=16)
+        for batch in loader:
+            print(batch)
+    """
+    check_noop(source, "a tensor: items are only looked up in memory")

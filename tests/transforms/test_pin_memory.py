@@ -368,6 +368,8 @@ def test_copy_of_something_computed(check_noop: Check) -> None:
             "dataset = TensorDataset(torch.rand(9, 3).cuda())\n",
             "`torch.rand(9, 3).cuda()` uses the GPU",
         ),
+        ("dataset = torch.rand(9, 3, device='cuda')\n", "on the GPU already"),
+        ("dataset = torch.rand(9, 3)\ndataset = dataset.cuda()\n", "on the GPU already"),
         (
             "images = torch.rand(9, 3, device='cuda')\ndataset = TensorDataset(images)\n",
             "on the GPU already",

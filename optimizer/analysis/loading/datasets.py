@@ -46,6 +46,13 @@ _WRAPPING = frozenset(
 _SEQUENCES = frozenset(
     {"builtins.list", "builtins.tuple", "builtins.range", "builtins.zip", "builtins.sorted"}
 )
+_TENSOR_MAKERS = frozenset(
+    f"torch.{name}"
+    for name in (
+        "tensor as_tensor from_numpy Tensor FloatTensor LongTensor zeros ones empty full rand randn randint normal arange "
+        "linspace eye cat concat stack vstack hstack"
+    ).split()
+)
 _ITEM_METHODS = ("__getitem__", "__getitems__", "__iter__")
 
 
@@ -219,6 +226,8 @@ def _library_dataset(resolver: Resolver, call: ast.Call, module: Module, name: s
         return Dataset(module, call, DatasetKind.IN_MEMORY, "a TensorDataset")
     if name in _SEQUENCES:
         return Dataset(module, call, DatasetKind.IN_MEMORY, "a sequence in memory")
+    if name in _TENSOR_MAKERS:
+        return Dataset(module, call, DatasetKind.IN_MEMORY, "a tensor")
     if not is_known_library(name):
         # What no import binds counts as a builtin, such as a name from a star import that is not there.
         # A class picked from a namespace has no name of its own: `datasets.__dict__[args.dataset]`.

@@ -68,6 +68,13 @@ def dataset_obstacles(resolver: Resolver, dataset: Dataset) -> Iterator[WorkerOb
         yield WorkerObstacle(dataset.module, dataset.node, Hazard.STREAM, message)
 
 
+def given_on_gpu(resolver: Resolver, dataset: ast.expr, module: Module) -> Iterator[WorkerObstacle]:
+    """That ``dataset`` is itself a tensor on a GPU."""
+    call = on_gpu(resolver, dataset, module)
+    if call is not None:
+        yield _cuda(module, call if call in module.parents else dataset)
+
+
 def code_obstacles(resolver: Resolver, code: tuple[Reached, ...]) -> Iterator[WorkerObstacle]:
     """What keeps ``code`` from running in worker processes."""
     for change in stored_changes(resolver, code):

@@ -34,7 +34,13 @@ from .made_again import made_for_each, making_reasons
 from .passes import ends_early, in_batch_loop, is_under_way, overlapping, repeats
 from .samplers import sampler_obstacle
 from .spawning import names_set_in, starts_workers_by_fork, top_level_statement, unpicklable
-from .worker_state import Hazard, WorkerObstacle, code_obstacles, dataset_obstacles
+from .worker_state import (
+    Hazard,
+    WorkerObstacle,
+    code_obstacles,
+    dataset_obstacles,
+    given_on_gpu,
+)
 
 NO_GUARD = (
     "worker processes that are not forked import the script anew, and the loop over it is not under an "
@@ -62,6 +68,9 @@ def worker_code(script: TrainingScript, loader: DataLoader) -> WorkerCode:
     collate = function_code(resolver, loader.arguments.get("collate_fn"))
     found = [o for dataset in datasets for o in dataset_obstacles(resolver, dataset)]
     found += code_obstacles(resolver, collate or ())
+    given = loader.arguments.get("dataset")
+    if given is not None and any(dataset.kind is DatasetKind.IN_MEMORY for dataset in datasets):
+        found += given_on_gpu(resolver, given.value, given.module)
     found.sort(key=lambda o: (str(o.path), o.span, o.message))
     return WorkerCode(datasets, collate, tuple(found))
 
