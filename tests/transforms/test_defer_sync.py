@@ -806,6 +806,18 @@ def test_only_exact_sums_where_no_others_are_allowed(
             "changed in place",
         ),
         (
+            "losses = torch.zeros(1000)",
+            "losses[i] = loss.item()",
+            "print(losses.mean())",
+            "goes into `losses[i]`, an element of a tensor",
+        ),
+        (
+            "losses = torch.load('losses.pt')",
+            "losses[i] = loss.item()",
+            "print(losses)",
+            "goes into `losses[i]`, which may be read anywhere",
+        ),
+        (
             "total = 0.0",
             "total += loss.item()\nshort = x[:, : output.argmax(1).sum()]",
             "print(total)",

@@ -16,6 +16,9 @@ SHOWS = frozenset(
 _LOGS = frozenset(
     "add_scalar add_scalars log log_metric log_metrics log_dict info debug warning write writerow plot".split()
 )
+_FILLED = frozenset("zeros ones empty full zeros_like ones_like tensor array".split())
+_HOLDERS = {"torch": "a tensor", "numpy": "an array of NumPy's"}
+"""What the functions of these packages make, in which numbers are stored."""
 
 
 def excerpt(module: Module, node: ast.AST) -> str:
@@ -50,15 +53,27 @@ def why_needed(resolver: Resolver, node: ast.expr, module: Module) -> str:
             case ast.Subscript() if ancestor.slice is child:
                 return f"picks an element (`{excerpt(module, ancestor)}`)"
             case ast.AugAssign(target=target) if not isinstance(target, ast.Name):
-                return f"goes into `{excerpt(module, target)}`, which may be read anywhere"
+                return f"goes into `{excerpt(module, target)}`, {_stored(resolver, target, module)}"
             case ast.Assign(targets=[target, *_]) if not isinstance(target, ast.Name):
-                return f"goes into `{excerpt(module, target)}`, which may be read anywhere"
+                return f"goes into `{excerpt(module, target)}`, {_stored(resolver, target, module)}"
             case ast.stmt():
                 return f"is used in every step (`{excerpt(module, ancestor)}`)"
             case _:
                 pass
         child = ancestor
     return "is used in every step"
+
+
+def _stored(resolver: Resolver, target: ast.expr, module: Module) -> str:
+    """What ``target`` is, which is given the number, as far as it says why the number is needed."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+        makers = resolver.maker_names(target, module)
+        packages = {name.rpartition(".")[0] for name in makers}
+        is_filled = all(name.rpartition(".")[2] in _FILLED for name in makers)
+        if is_filled and len(packages) == 1 and packages <= _HOLDERS.keys():
+            return f"an element of {_HOLDERS[packages.pop()]}"
+    return "which may be read anywhere"
 
 
 def _taken(call: ast.Call, module: Module) -> str | None:
