@@ -11,6 +11,7 @@ from ..calls.signatures import argument_for
 from ..devices.placement import move_target
 from ..facts import DeviceKind
 from ..loading.loaders import DATALOADER
+from ..networks.called_layers import called_layers, library_layer
 from ..networks.models import models_in
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Iterated, Parameter
@@ -32,6 +33,11 @@ _OTHER_TYPE = frozenset(
     "float double long int bool byte argmax argmin argsort eq ne gt lt ge le".split()
 )
 _VIEWS = frozenset({"data", "T", "mT"})
+_WEIGHING = frozenset(
+    "Linear Bilinear LayerNorm GroupNorm Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d BatchNorm1d "
+    "BatchNorm2d BatchNorm3d".split()
+)
+"""Layers of ``torch.nn`` whose results have the type of their weights, or autocast's."""
 _Place = tuple[ast.expr, Module]
 
 
@@ -47,7 +53,9 @@ class FloatTrace:
         """Whether ``node`` is certainly a floating-point tensor made by a producer, or by another call of its network."""
         if isinstance(node, ast.Name):
             return self._always(self.is_float, node, module)
-        if isinstance(node, ast.Call) and self._produces(node, module):
+        if isinstance(node, ast.Call) and (
+            self._produces(node, module) or self._is_of_layer(node, module)
+        ):
             return True
         returned = list(self._given_back(node, (), module))
         if returned:
@@ -114,7 +122,7 @@ class FloatTrace:
 
     def _given_back(self, node: ast.expr, path: Path, module: Module) -> Iterator[_Place | None]:
         """What the script's own functions return, or the part of it that ``path`` leads to, where ``node`` calls them."""
-        if not isinstance(node, ast.Call) or self._produces(node, module):
+        if not isinstance(node, ast.Call) or (not path and self._produces(node, module)):
             return
         for function in self._resolver.callees(node, module):
             for returned in returned_by(function):
@@ -151,6 +159,13 @@ class FloatTrace:
         if call in self._producers:
             return True
         return any(model in self._networks for model in self._models(call, module))
+
+    def _is_of_layer(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` certainly runs a layer that multiplies by weights, or a sequence that ends in one."""
+        layers = called_layers(self._resolver, call.func, module)
+        return bool(layers) and all(
+            library_layer(self._resolver, layer) in _WEIGHING for layer in layers
+        )
 
     def _models(self, call: ast.Call, module: Module) -> set[ast.Call]:
         values = self._resolver.values(call.func, module)

@@ -94,3 +94,39 @@ def test_what_loops_go_over(script: Script, loader: str, is_other: bool) -> None
     understood = script(SETUP.format(**parts, loader=loader))
     ((expression, module),) = questions(understood)
     assert FloatTrace(understood.resolver, {}).is_other(expression, module) is is_other
+
+
+@pytest.mark.parametrize(
+    ("returned", "is_float"),
+    [
+        ("self.two(x), self.one(x)", True),
+        ("self.one(x).argmax(1), self.body(x)", True),
+        ("self.one(x), x.argmax(1)", False),
+        ("self.one(x), x", False),
+        ("self.one(x), nn.Flatten()(x)", False),
+    ],
+)
+def test_a_part_of_what_a_network_returns(script: Script, returned: str, is_float: bool) -> None:
+    understood = script(f"""
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
+        self.body = nn.Sequential(nn.ReLU(), nn.Linear(2, 2))
+
+    def forward(self, x):
+        return {returned}
+
+model = Net()
+for x in data:
+    _, out = model(x)
+    ASK(out.cpu())
+""")
+    module = understood.entry
+    producers = {call: module for call in module.calls_named("model")}
+    trace = FloatTrace(understood.resolver, producers)
+    (asked,) = [c for c in module.calls if getattr(c.func, "id", "") == "ASK"]
+    assert trace.is_float(asked.args[0], module) is is_float
