@@ -26,6 +26,7 @@ class Observe(Protocol):
         original: bool,
         perturb: Perturbation | None = None,
         full_precision: bool = False,
+        unrounded: bool = False,
         aligned_layers: bool = False,
         without_dropout: bool = False,
         training_draws: bool = False,

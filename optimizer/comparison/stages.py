@@ -23,6 +23,7 @@ from typing import Any
 
 from ..execution.observations import ENDED_WELL, Loss, Observations
 from ..options import Tier
+from .arithmetic import judge_arithmetic
 from .backward_places import Gathering, losses_in_place, moved_note
 from .clipping import unseen_clipping
 from .decisive import for_sure, is_decided
@@ -340,7 +341,7 @@ def _judge_rounding(
     precision = precision or precision_of(first, rewritten)
     same_arithmetic = None
     if precision.reduced:
-        same_arithmetic = _judge_arithmetic(first, repeats, observe, perturbed_runs)
+        same_arithmetic = judge_arithmetic(first, repeats, rewritten, observe, perturbed_runs)
         if same_arithmetic and same_arithmetic.outcome is Outcome.NOT_EQUIVALENT:
             reason = f"with {precision.value} switched off, too: {same_arithmetic.reason}"
             return Equivalence(replace(same_arithmetic, reason=reason), same_arithmetic)
@@ -353,32 +354,3 @@ def _judge_rounding(
         given = (verdict, first, repeats, rewritten, observe, precision)
         verdict = judge_in_step(*given, after=parts, wanted=perturbed_runs)
     return Equivalence(verdict, same_arithmetic)
-
-
-def _judge_arithmetic(
-    first: Observations, repeats: Sequence[Observations], observe: Observe, perturbed_runs: int
-) -> Verdict | None:
-    """The rewrite with reduced precision switched off, against the original likewise; None if it stays on, or one of them needs it to run."""
-    rewritten = observe("rewritten in full precision", original=False, full_precision=True)
-    if rewritten.compute_dtypes or rewritten.status not in ENDED_WELL:
-        return None
-    if first.compute_dtypes:
-        first, again = (
-            observe(f"original in full precision{again}", original=True, full_precision=True)
-            for again in ("", ", again")
-        )
-        repeats = [again]
-        if not {first.status, again.status} <= set(ENDED_WELL):
-            return None
-    exact = judge_exact(first, repeats, rewritten)
-    if exact.outcome is Outcome.EQUIVALENT or is_decided(exact, first, rewritten):
-        return exact
-    if only_told_differs(exact, first, rewritten):
-        return judge_told(first, repeats, rewritten)
-    parts = rounds_alike(first, repeats, rewritten)
-    runs = Neighbours(observe, Precision.FLOAT32, parts, full_precision=True)
-    verdict = runs.judge(first, repeats, rewritten, perturbed_runs)
-    if runs.lent:
-        return verdict
-    given = (verdict, first, repeats, rewritten, observe, Precision.FLOAT32)
-    return judge_in_step(*given, after=parts, wanted=perturbed_runs, full_precision=True)

@@ -127,6 +127,8 @@ class Observations:
     compute_dtypes: tuple[str, ...] = ()
     """Reduced types that products were computed in: those of the enabled autocast regions entered (``bfloat16``,
     ``float16``), and ``tfloat32`` where the run allowed TF32 on a CUDA device, as cuDNN's layers do by default. Sorted, without repeats."""
+    rounds_by_itself: bool = False
+    """In full precision: the script asks for tensors in bfloat16 or float16."""
     steps: tuple[Step, ...] = ()
     optimizers: tuple[OptimizerInfo, ...] = ()
     parameters: Mapping[str, ParameterInfo] = field(default_factory=dict[str, ParameterInfo])

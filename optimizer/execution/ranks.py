@@ -57,6 +57,7 @@ def merged(ranks: Sequence[Observations], whole: Observations) -> Observations:
         rounds=min(rank.rounds for rank in ranks),
         memory=_memory(ranks),
         compute_dtypes=tuple(sorted({dtype for rank in ranks for dtype in rank.compute_dtypes})),
+        rounds_by_itself=any(rank.rounds_by_itself for rank in ranks),
         steps=_steps(ranks),
         step_samples=tuple(map(sum, zip(*(rank.step_samples for rank in ranks), strict=False))),
         loader_passes=_passes(ranks),

@@ -119,7 +119,8 @@ class RunSettings:
 
     ``full_precision`` takes away, in OBSERVE mode, what only changes rounding, so that what is left of a rewrite must
     be the original's arithmetic: autocast regions are entered disabled, TF32 is off, ``torch.compile`` and
-    ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact.
+    ``Module.compile`` leave the code as it is. A GradScaler goes on scaling: by a power of two, which is exact. Tensors that the script asks for in
+    bfloat16 or float16 are rounded to that and kept in float32. With ``unrounded``, in full precision or not, they are not rounded.
 
     ``keep_evaluated`` keeps, in OBSERVE mode, what models weigh where they are evaluated; ``evaluated_with`` is the folder of a run
     that kept it, whose weights they are given for their evaluations. So ``keep_steps`` keeps the parameters that each optimizer step
@@ -161,6 +162,7 @@ class RunSettings:
     cache: Path | None = None
     snapshot_bytes: int = 1 << 30
     full_precision: bool = False
+    unrounded: bool = False
     batch_layers: BatchLayers | None = None
     without_dropout: bool = False
     training_draws: bool = False
@@ -348,6 +350,7 @@ def _spec(
         "block_steps": settings.block_steps,
         "device_block_steps": settings.device_block_steps,
         "full_precision": settings.full_precision,
+        "unrounded": settings.unrounded,
         "batch_layers": settings.batch_layers.value if settings.batch_layers else None,
         "without_dropout": settings.without_dropout,
         "training_draws": settings.training_draws,

@@ -27,7 +27,7 @@ from .devices import in_use, may_be_used, peak_memory
 from .dropout_draws import draw_dropout_alike
 from .dropping import Dropouts
 from .entropy import Entropy
-from .full_precision import compute_in_full_precision
+from .full_precision import compute_in_full_precision, keep_in_float32
 from .functions import Functions
 from .hooks import Hooks
 from .loading import AlignedLoading
@@ -124,6 +124,8 @@ class ObservedProcess:
         self._hooks.install()
         if spec["full_precision"]:  # after the hooks, which tell the types computed in
             compute_in_full_precision(patches)
+        if spec["full_precision"] or spec["unrounded"]:
+            keep_in_float32(patches, session.rounds, rounded=not spec["unrounded"])
         functions, how = Functions(patches), spec["batch_layers"]
         self._dropouts = Dropouts(
             session.notes_layers, off=spec["without_dropout"] or how == "align"

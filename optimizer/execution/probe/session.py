@@ -118,6 +118,7 @@ class Session:
         self.printed = PrintedLines(lambda: self._rounds.begun)
         self._collectives: list[tuple[int, int]] = []
         self._compute_dtypes: set[str] = set()
+        self._rounds_by_itself = False
         self._unobserved: list[str] = []
 
     def optimizer_built(self, optimizer: Optimizer) -> None:
@@ -361,6 +362,10 @@ class Session:
         """Products are computed in ``dtype`` from here."""
         self._compute_dtypes.add(str(dtype).removeprefix("torch."))
 
+    def rounds(self) -> None:
+        """The script asks for a tensor in a reduced type, and gets one in float32."""
+        self._rounds_by_itself = True
+
     def saved(self, thing: Any, file: Any) -> None:
         """``torch.save`` is called."""
         self.saves.saved(thing, file)
@@ -418,6 +423,7 @@ class Session:
             "layers": self._parameters.layers(),
             "layer_settings": self._parameters.layer_settings(),
             "compute_dtypes": sorted(self._compute_dtypes),
+            "rounds_by_itself": self._rounds_by_itself,
             "unobserved": list(dict.fromkeys(self._unobserved)),
         }
 

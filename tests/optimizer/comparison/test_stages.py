@@ -133,6 +133,31 @@ def test_a_run_that_fails_in_full_precision_alone_decides_nothing(
     assert verdict.reason.startswith("within bfloat16 rounding")
 
 
+@pytest.mark.parametrize("by_autocast", [True, False])
+def test_rounding_of_its_own_is_excused_where_autocast_makes_the_same_bits(
+    original: Observations, run: Run, by_autocast: bool
+) -> None:
+    half = replace(run(rounding=bfloat16), compute_dtypes=("bfloat16",))
+    rounded = replace(run(perturb=2**-8, seed=20), rounds_by_itself=True)
+    near = (run(perturb=2**-8, seed=seed) for seed in range(8))
+    exact = (run(perturb=2**-23, seed=seed) for seed in range(8))
+
+    def observe(
+        description: str, *, original: bool, perturb: Perturbation | None = None, **how: object
+    ) -> Observations:
+        if perturb:
+            return next(near if perturb.dtype == "bfloat16" else exact)
+        if original or (how.get("unrounded") and how.get("full_precision")):
+            return run()
+        return half if how.get("unrounded") and by_autocast else rounded
+
+    verdict = _judged(original, half, observe)
+    expected = Outcome.EQUIVALENT if by_autocast else Outcome.NOT_EQUIVALENT
+    assert verdict.outcome is expected
+    told = "within bfloat16 rounding" if by_autocast else "with bfloat16 switched off, too"
+    assert verdict.reason.startswith(told)
+
+
 def test_equal_runs_do_not_show_what_another_limit_of_gradients_would_do(
     original: Observations, laboratory: _Laboratory
 ) -> None:

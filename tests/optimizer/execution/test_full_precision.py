@@ -96,17 +96,25 @@ made = [
     half,
 ]
 print({str(one.dtype) for one in made}, ones.sum().item(), ones.double().dtype, torch.zeros(2).view(torch.half).dtype)
+print(torch.full((), 1.001, dtype=torch.bfloat16).item() == 1.0, torch.tensor(1.001).bfloat16().item() == 1.0)
+print(torch.ones(2, dtype=torch.half, requires_grad=True).is_leaf)
 """
 
 
-def test_what_the_script_rounds_by_itself_is_not_rounded(
-    project: Project, observe: Observe
+@pytest.mark.parametrize("unrounded", [False, True])
+def test_what_the_script_rounds_by_itself_is_kept_in_float32(
+    project: Project, observe: Observe, unrounded: bool
 ) -> None:
     folder = project({"train.py": PLAIN})
     plain = observe(folder)
-    full = observe(folder, overrides={folder / "train.py": CASTS}, full_precision=True)
-    assert full.stdout == "{'torch.float32'} 32.0 torch.float64 torch.float16\n"
+    rewritten = {folder / "train.py": CASTS}
+    full = observe(folder, overrides=rewritten, full_precision=True, unrounded=unrounded)
+    types, values, leaf = full.stdout.splitlines()
+    assert types == "{'torch.float32'} 32.0 torch.float64 torch.float16"
+    assert values == f"{not unrounded} {not unrounded}"
+    assert leaf == "True"
     assert full.compute_dtypes == ()
+    assert (full.rounds_by_itself, plain.rounds_by_itself) == (True, False)
     assert Bits.of(full) == Bits.of(plain)
 
 

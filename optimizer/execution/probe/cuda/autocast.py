@@ -35,6 +35,9 @@ _BANNED = (
     "safe to autocast."
 )
 
+_to: Any = torch._C.TensorBase.to
+"""What is replaced for the script's sake is not for this."""
+
 
 class Autocast:
     """Whether autocast is enabled, by device and thread, and the casts of parameters kept for a region."""
@@ -75,11 +78,11 @@ class Autocast:
             and not thing._is_view()
         )
         if not keep:
-            return thing.to(dtype)
+            return _to(thing, dtype)
         known = self.cache.get(id(thing))
         if known is not None and known[0]() is thing and known[1].dtype is dtype:
             return known[1]
-        cast = thing.to(dtype)
+        cast = _to(thing, dtype)
         self.cache[id(thing)] = weakref.ref(thing), cast
         return cast
 

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_to: Any = torch._C.TensorBase.to
+"""What is replaced for the script's sake is not for this."""
+
 _REDUCED = (torch.float16, torch.bfloat16)
 _MISSING = ("not implemented for 'Half'", "not implemented for 'BFloat16'")
 
@@ -61,7 +64,7 @@ def _through_float32(func, args, kwargs):
         if not isinstance(thing, Tensor) or thing.dtype is not torch.float32:
             return thing
         own = next((n for n, w in written if w is thing), None)
-        return thing.to(reduced[0]) if own is None else own
+        return _to(thing, reduced[0]) if own is None else own
 
     return _mapped(narrow, results)
 

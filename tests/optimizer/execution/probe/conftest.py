@@ -49,6 +49,7 @@ def recorded(tmp_path: Path) -> Callable[..., Observations]:
             "block_steps": 10,
             "device_block_steps": 10,
             "full_precision": False,
+            "unrounded": False,
             "training_draws": False,
             "more_digits": False,
             "emulated_gpus": 0,
