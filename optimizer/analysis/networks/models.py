@@ -49,10 +49,18 @@ _DEEP_COPY = "copy.deepcopy"
 _COPIES = frozenset({"copy.copy", _DEEP_COPY})
 _LOSS_SUFFIXES = ("Loss",)
 _LBFGS = "torch.optim.LBFGS"
-_LIKE_TORCH = frozenset(
-    {"transformers.AdamW", "transformers.optimization.AdamW", "transformers.Adafactor"}
+_OPTIMIZER_LIBRARIES = tuple(
+    "adabelief_pytorch. adamp. bitsandbytes.optim. dadaptation. lion_pytorch. prodigyopt. radam. schedulefree. timm.optim. torch_optimizer.".split()
 )
-"""Optimizers of other libraries that are subclasses of torch's, and step as those do."""
+_LIKE_TORCH = frozenset(
+    "transformers.AdamW transformers.optimization.AdamW transformers.Adafactor transformers.optimization.Adafactor pytorch_transformers.AdamW"
+    " pytorch_pretrained_bert.BertAdam pytorch_pretrained_bert.optimization.BertAdam".split()
+)
+"""With the classes of the libraries above, optimizers that are subclasses of torch's, and step as those do."""
+_UNLIKE_TORCH = frozenset(
+    "Adahessian Lookahead Optimizer ScheduleFreeWrapper ScheduleFreeWrapperReference".split()
+)
+"""Classes of those libraries that wrap another optimizer, need the graph of the gradients, or are none."""
 ANY_OPTIMIZER = "torch.optim.<any>"
 """An optimizer of torch whose name the script gets when it runs: ``getattr(optim, args.optimizer)(..)``."""
 
@@ -336,7 +344,13 @@ def is_optimizer_name(name: str) -> bool:
         and name.count(".") == 2
         and name.rsplit(".", 1)[1][:1].isupper()
     )
-    return is_torch or name == ANY_OPTIMIZER or name in _LIKE_TORCH
+    return is_torch or name == ANY_OPTIMIZER or name in _LIKE_TORCH or _is_of_library(name)
+
+
+def _is_of_library(name: str) -> bool:
+    """Whether ``name`` is a class of a library of optimizers."""
+    of = name.rpartition(".")[2]
+    return name.startswith(_OPTIMIZER_LIBRARIES) and of[:1].isupper() and of not in _UNLIKE_TORCH
 
 
 def steps_lbfgs(resolver: Resolver, call: ast.Call, module: Module) -> bool:
