@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.editing.splice import Piece, bounds, spliced
-from ..optimizer.analysis.facts import CallFact, Fact, seen_at
+from ..optimizer.analysis.facts import CallFact, Fact, excerpt, seen_at
 from ..optimizer.analysis.networks.layout_neutral import LayoutObstacle
 from ..optimizer.analysis.networks.memory_formats import ChannelsLast, channels_last
 from ..optimizer.analysis.precision.precision import may_do_without_autocast, under_autocast
@@ -110,11 +110,11 @@ class ChannelsLastFormat(Transform):
             edits += _with_format(copy.module, copy.node)
         edits += [_reshaped(view) for view in found.views]
         as_well = ", and `.view` becomes `.reshape`, which takes them so" if found.views else ""
-        network = found.move.module.code(found.move.node.func.value)  # type: ignore[attr-defined]
+        network = excerpt(found.move.module, found.move.node.func.value)  # type: ignore[attr-defined]
         return self.change(
             found.move.path,
             found.move.span,
-            f"`{network.splitlines()[0]}` and its batches are laid out channels last{as_well}",
+            f"`{network}` and its batches are laid out channels last{as_well}",
             f"every operation of the network takes either layout{why_it_pays}",
             tuple(dict.fromkeys(edits)),
         )

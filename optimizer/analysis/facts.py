@@ -25,6 +25,15 @@ def _in_one_line(code: str, node: ast.AST) -> str:
     return re.sub(r"(?<=[(\[{]) |,? (?=[)\]}])", "", spaced)
 
 
+def excerpt(module: Module, node: ast.AST) -> str:
+    """The beginning of the code of ``node``, for messages: of a block its first line, of what goes over several lines all in one."""
+    code = module.code(node)
+    if "\n" in code and isinstance(node, ast.expr | ast.Assign | ast.Expr | ast.Return):
+        code = _in_one_line(code, node)
+    first = code.partition("\n")[0]
+    return first if len(first) <= 60 else f"{first[:57]}..."
+
+
 @dataclass(frozen=True, eq=False)
 class Fact:
     """Something seen at ``node`` of ``module``."""
@@ -51,12 +60,8 @@ class Fact:
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the code, for messages: of a block its first line, of what goes over several lines all in one."""
-        code = self.code
-        if "\n" in code and isinstance(self.node, ast.expr | ast.Assign | ast.Expr | ast.Return):
-            code = _in_one_line(code, self.node)
-        first = code.partition("\n")[0]
-        return first if len(first) <= 60 else f"{first[:57]}..."
+        """The beginning of the code, for messages: see :func:`excerpt`."""
+        return excerpt(self.module, self.node)
 
     @property
     def function(self) -> FunctionNode | None:

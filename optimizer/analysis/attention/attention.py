@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..facts import Fact
+from ..facts import Fact, excerpt
 from ..program.name_uses import NameUses
 from ..program.reaching import bindings_of, only_value, reaching_bindings
 from ..program.syntax import Module
@@ -180,7 +180,7 @@ class _Finder:
             for name in _bound(statement):
                 for use in self._reads(name, module):
                     if not allowed & {module.statement(use), *module.ancestors(use)}:
-                        code = module.code(module.statement(use)).partition("\n")[0]
+                        code = excerpt(module, module.statement(use))
                         raise _ObstacleError(f"`{name.id}` is read again (`{code}`)")
         names = {name.id for statement in chain.replaced for name in _bound(statement)}
         inside = set(walk(chain.sum.product))
@@ -241,7 +241,7 @@ class _Finder:
         whole += self._deletions(chain, module)
         for statement in block[first : block.index(last)]:
             if statement not in whole and not _only_assigns(statement):
-                code = module.code(statement).partition("\n")[0]
+                code = excerpt(module, statement)
                 raise _ObstacleError(f"`{code}` stands in between")
 
     def _check_place(self, chain: Chain, module: Module) -> None:

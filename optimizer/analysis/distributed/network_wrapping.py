@@ -15,6 +15,7 @@ from ...rewriting.edits import (
     ReplaceStatement,
 )
 from ..calls.reach import reached_nodes
+from ..facts import excerpt
 from ..networks.models import is_module_class
 from ..networks.network_flow import NetworkFlow
 from ..obstacles import Obstacle
@@ -83,7 +84,7 @@ def wrap_beside(
         edits.append(FileEdit(module.path, ReplaceExpression(module.span(use), wrapped)))
     for reached in flow.uses_of_network_itself(script.resolver):
         if not reached.direct:
-            code = reached.module.code(reached.module.statement(reached.node)).partition("\n")[0]
+            code = excerpt(reached.module, reached.module.statement(reached.node))
             why = f"`{code}` needs the network itself, in a function that training and others call"
             return Obstacle(reached.module, reached.node, why)
         name = reached.module.code(reached.node)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..distributed.data_parallel import data_parallel_calls
-from ..facts import DataLoader, Fact
+from ..facts import DataLoader, Fact, excerpt
 from ..loading.batches import BatchTrace
 from ..loading.datasets import find_datasets
 from ..obstacles import Obstacle
@@ -146,7 +146,7 @@ def _other_items(group: list[ImageTrace]) -> Obstacle | None:
         for use in trace.items:
             for node in walk(use.function or use.node):
                 if isinstance(node, ast.Return) and (node, use.steps) not in found:
-                    message = f"`{Fact(use.module, node).excerpt}` returns something else"
+                    message = f"`{excerpt(use.module, node)}` returns something else"
                     return Obstacle(use.module, node, message)
     return None
 

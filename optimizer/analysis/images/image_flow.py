@@ -10,7 +10,7 @@ from typing import NoReturn
 from ..devices.conditional_copies import ConditionalCopies, ConditionalCopy, are_fresh
 from ..devices.placement import move_target
 from ..editing.splice import spliced, without_keyword
-from ..facts import DeviceKind, Fact
+from ..facts import DeviceKind, Fact, excerpt
 from ..obstacles import Obstacle
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
@@ -128,7 +128,7 @@ class ImageFlow:
             refuse(use, f"the host uses the images in `{around(use)}`{_unless(use)}")
 
     def _copy(self, use: Use, attribute: ast.Attribute, call: ast.Call | None) -> ImageCopy:
-        code = Fact(use.module, call or attribute).excerpt
+        code = excerpt(use.module, call or attribute)
         if call is not None and attribute.attr == "type":
             refuse(use, f"`{code}` converts before it copies")
         if call is None or attribute.attr not in {"to", "cuda"}:
@@ -187,5 +187,5 @@ def around(use: Use) -> str:
         called = use.module.parents[parent]
         parent = called if isinstance(called, ast.Call) else parent
     if isinstance(parent, ast.expr | ast.stmt):
-        return Fact(use.module, parent).excerpt
-    return Fact(use.module, use.module.statement(use.node)).excerpt
+        return excerpt(use.module, parent)
+    return excerpt(use.module, use.module.statement(use.node))

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from ..calls.signatures import call_argument
-from ..facts import Fact
+from ..facts import Fact, excerpt
 from ..program.syntax import Module
 from ..values.constants import constant
 from ..values.resolver import Resolver
@@ -111,9 +111,9 @@ def _pipeline(resolver: Resolver, call: ast.Call, module: Module, by_dtype: bool
         normalization = _normalization(resolver, rest[0], module)
         behind = rest[0] if normalization is None else rest[1] if len(rest) > 1 else None
         if behind is not None:
-            obstacle = f"`{_excerpt(module, behind)}` works on the floats behind it"
+            obstacle = f"`{excerpt(module, behind)}` works on the floats behind it"
             if _is_made_by(resolver, behind, module, _NORMALIZE):
-                obstacle = f"the numbers of `{_excerpt(module, behind)}` are not written out"
+                obstacle = f"the numbers of `{excerpt(module, behind)}` are not written out"
     before = parent.elts[:index]
     obstacle = obstacle or _unknown_images(resolver, before, module, by_dtype)
     return ImagePipeline(module, call, parent, index, by_dtype, normalization, obstacle)
@@ -128,7 +128,7 @@ def _unknown_images(
         return "no `ToImage()` stands before it"
     for element in before:
         if not (by_dtype and element in converting) and not _keeps_bytes(resolver, element, module):
-            return f"what `{_excerpt(module, element)}` makes of an image is not known"
+            return f"what `{excerpt(module, element)}` makes of an image is not known"
     return None
 
 
@@ -202,7 +202,3 @@ def _numbers(resolver: Resolver, expression: ast.expr, module: Module) -> tuple[
     numbers = [constant(part) for part in node.elts] * times
     found = tuple(number for number in numbers if number is not None and math.isfinite(number))
     return found if len(found) == len(numbers) else None
-
-
-def _excerpt(module: Module, node: ast.AST) -> str:
-    return Fact(module, node).excerpt

@@ -9,7 +9,7 @@ from enum import Enum
 
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
 from ..calls.signatures import call_argument
-from ..facts import Argument, DataLoader, Fact
+from ..facts import Argument, DataLoader, Fact, excerpt
 from ..program.classes import class_attribute
 from ..program.syntax import Module, last_identifier
 from ..values.additions import Additions
@@ -217,7 +217,7 @@ def _maker_name(value: Made) -> str:
 
 
 def _unknown(expression: ast.expr, module: Module) -> Dataset:
-    code = Fact(module, expression).excerpt
+    code = excerpt(module, expression)
     return Dataset(module, expression, DatasetKind.UNKNOWN, f"`{code}`")
 
 

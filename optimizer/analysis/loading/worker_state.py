@@ -15,7 +15,7 @@ from enum import Enum
 from ..calls.reach import Reached
 from ..calls.signatures import call_argument
 from ..devices.placement import on_gpu, puts_on_gpu
-from ..facts import Fact
+from ..facts import Fact, excerpt
 from ..program.scopes import Binding, Iterated
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
@@ -146,13 +146,8 @@ def _kept_on_gpu(resolver: Resolver, dataset: Dataset) -> Iterator[WorkerObstacl
 
 
 def _cuda(module: Module, call: ast.expr) -> WorkerObstacle:
-    message = f"`{_short(module.code(call))}` uses the GPU, which a worker process must not"
+    message = f"`{excerpt(module, call)}` uses the GPU, which a worker process must not"
     return WorkerObstacle(module, call, Hazard.CUDA, message)
-
-
-def _short(code: str) -> str:
-    first = code.partition("\n")[0]
-    return first if len(first) <= 60 and first == code else f"{first[:57]}..."
 
 
 def _asks_for_its_share(resolver: Resolver, code: tuple[Reached, ...]) -> bool:

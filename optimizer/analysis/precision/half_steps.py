@@ -11,7 +11,7 @@ from ..autograd.input_gradients import input_gradient
 from ..calls.reach import Reached, never_runs, reached_nodes
 from ..calls.signatures import call_argument
 from ..editing.own_attributes import own_name
-from ..facts import CallFact, Fact, Model
+from ..facts import CallFact, Fact, Model, excerpt
 from ..networks.forward_code import (
     called_names,
     forward_code,
@@ -130,7 +130,7 @@ def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[Obs
         match node:
             case ast.Call(func=ast.Attribute(network, "forward")):
                 if models_in(resolver, resolver.values(network, module)):
-                    code, called = Fact(module, node).excerpt, module.code(network)
+                    code, called = excerpt(module, node), module.code(network)
                     why = f"`{code}` goes past the call of the network, `{called}(..)`, which alone is followed"
                     yield Obstacle(module, node, why)
             case _:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..calls.reach import reached_nodes
-from ..facts import Fact
+from ..facts import Fact, excerpt
 from ..program.sharing import user_of_definition
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
@@ -73,14 +73,14 @@ def half_uses(
         if may_run_outside(resolver, node, module, covered)
     )
     rounding = (
-        HalfUse(module, call, value, True, f"`{Fact(module, call).excerpt}` outside of autocast")
+        HalfUse(module, call, value, True, f"`{excerpt(module, call)}` outside of autocast")
         for module in resolver.project.modules
         for call in module.calls
         if (value := steep_operand(resolver, call, module)) is not None
         and _loses_digits(resolver, call, value, module, trace, covered)
     )
     refused = (
-        HalfUse(module, call, value, True, f"`{Fact(module, call).excerpt}` outside of autocast")
+        HalfUse(module, call, value, True, f"`{excerpt(module, call)}` outside of autocast")
         for module in resolver.project.modules
         for call in module.calls
         if may_run_outside(resolver, call, module, covered)
@@ -159,7 +159,7 @@ def _met_by_float32(
     operands = operands_of_one_type(resolver, node, module)
     half = [operand for operand in operands if trace.may_be_half_outside(operand, module)]
     if len(half) < len(operands):
-        code = Fact(module, node).excerpt
+        code = excerpt(module, node)
         yield from ((operand, f"`{code}` together with float32") for operand in half)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..facts import excerpt
 from ..program.module_names import reads_elsewhere
 from ..program.reaching import bindings_seen_in, reaching_bindings
 from ..program.scopes import Assigned, Binding, Scope
@@ -18,7 +19,7 @@ from ..values.values import External
 from .deferral_checks import Refused
 from .deferred import Deferred
 from .loop_definitions import is_start, is_whole
-from .step_uses import asks_if_none, excerpt
+from .step_uses import asks_if_none
 
 _CLOCKS = frozenset(
     f"time.{clock}{unit}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 
 from ..editing.bound_names import is_bound
+from ..facts import excerpt
 from ..program.scopes import Assigned
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
 from .device_reads import DeviceRead
-from .step_uses import excerpt
 
 _NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
 _WIDEN = frozenset({"sum", "prod", "count_nonzero", "argmax", "argmin", "long"})

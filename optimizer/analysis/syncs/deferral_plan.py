@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..calls.signatures import call_argument
-from ..facts import Fact, Loop
+from ..facts import Fact, Loop, excerpt
 from ..obstacles import Obstacle
 from ..tensors.tensor_kinds import TensorKinds
 from ..values.resolver import Resolver
@@ -21,7 +21,7 @@ from .device_reads import DeviceRead, find_device_reads, runs_rarely, step_loop
 from .device_waits import find_waits, why_waits
 from .loop_definitions import HandedOver
 from .returned_reads import returned_reads
-from .step_uses import excerpt, why_needed
+from .step_uses import why_needed
 from .untold_waits import untold_waits, wait_beside
 
 _SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from ..facts import Loop
+from ..facts import Loop, excerpt
 from ..obstacles import Obstacle
 from ..program.reaching import bindings_seen_in
 from ..program.scopes import Assigned, Binding, Deleted, Scope
@@ -35,7 +35,7 @@ from .loop_definitions import (
     leaves,
     operators,
 )
-from .step_uses import asks_if_none, excerpt, why_needed
+from .step_uses import asks_if_none, why_needed
 
 _COMPUTING_PACKAGES = frozenset({"numpy", "statistics", "math", "torch"})
 _COMPUTING_BUILTINS = frozenset(f"builtins.{name}" for name in ("sum", "max", "min", "print"))

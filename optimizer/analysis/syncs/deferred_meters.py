@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..calls.signatures import parameter_of
-from ..facts import Fact, Loop
+from ..facts import Fact, Loop, excerpt
 from ..program.scopes import Assigned, Binding, Scope
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -27,7 +27,7 @@ from .deferred import Deferred
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import HandedOver, assigned_value, leaf_name, leaves, operators
 from .meter_classes import MeterClass, MeterUpdate, NoMeter
-from .step_uses import excerpt, why_needed
+from .step_uses import why_needed
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ..calls.callbacks import has_known_callers
 from ..editing.references import Reference, reference
-from ..facts import Loop
+from ..facts import Loop, excerpt
 from ..program.scopes import Parameter
 from ..program.sharing import other_user
 from ..program.syntax import LoopNode, first_name
@@ -24,7 +24,6 @@ from ..values.values import Function
 from .deferral_checks import Refused, check_divisor
 from .device_reads import STEPS, DeviceRead, runs_rarely, step_loop
 from .loop_definitions import leaves
-from .step_uses import excerpt
 
 _NUMBERS = frozenset({"float", "int"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..facts import Fact
+from ..facts import excerpt
 from ..program.syntax import Module, last_identifier
 from ..program.trees import is_none
 from ..values.resolver import Resolver
@@ -19,11 +19,6 @@ _LOGS = frozenset(
 _FILLED = frozenset("zeros ones empty full zeros_like ones_like tensor array".split())
 _HOLDERS = {"torch": "a tensor", "numpy": "an array of NumPy's"}
 """What the functions of these packages make, in which numbers are stored."""
-
-
-def excerpt(module: Module, node: ast.AST) -> str:
-    """The beginning of the code of ``node``, for messages."""
-    return Fact(module, node).excerpt
 
 
 def asks_if_none(module: Module, node: ast.expr) -> bool:

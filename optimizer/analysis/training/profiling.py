@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..calls.reach import lexical_nodes
-from ..facts import Fact, Loop, LoopKind
+from ..facts import Fact, Loop, LoopKind, excerpt
 from ..program.name_uses import NameUses
 from ..program.syntax import LoopNode, Module
 from ..program.trees import walk
@@ -116,7 +116,7 @@ def _profiles(
         reports, other = _reports(node, module, uses)
         obstacle = _obstacle(node, call, module, loop, target)
         if obstacle is None and other is not None:
-            use = Fact(module, other).excerpt
+            use = excerpt(module, other)
             obstacle = f"what it measures is used in a way that could not be followed (`{use}`)"
         idle = _idle_forward(resolver, node, module)
         yield StepProfile(module, node, call, min(names), loop, name, reports, idle, obstacle)
@@ -177,7 +177,7 @@ def _obstacle(
         if ancestor is loop.node:
             break
         if not isinstance(ancestor, ast.With):
-            return f"it does not run in every step (`{Fact(module, ancestor).excerpt}`)"
+            return f"it does not run in every step (`{excerpt(module, ancestor)}`)"
     if any(isinstance(n, _JUMPS) for n in lexical_nodes(node.body)):
         return "the code it measures leaves the step early"
     if any(
