@@ -34,6 +34,11 @@ _MASKS = (
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
     # not the 1:55.23 of R@1:55.23, nor the 10:62 of hit@10:62
     (re.compile(r"(?<![@\w])\d{1,2}:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?\b"), "<time>"),
+    # 1s203ms in one run, 980ms in another
+    (
+        re.compile(r"(?<![\w.])(?:\d+D)?(?:\d+h)?(?:\d+m)?(?:\d+s|(?:\d+s)?\d+ms)(?![\w.])"),
+        "<duration>",
+    ),
     (re.compile(r"(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}"), "<path>"),
 )
 """What names no number and differs between runs that do the same; all replaced before lines are compared."""

@@ -54,6 +54,14 @@ def test_another_number_fails() -> None:
     ]
 
 
+def test_a_duration_is_one_however_many_units_it_has() -> None:
+    line = "[=>.]  Step: {} | Tot: {} | Loss: {}"
+    quick, slow = ("980ms", "1s12ms"), ("1s3ms", "1m2s")
+    assert compare_text(line.format(*quick, 2.5), line.format(*slow, 2.5)) == []
+    (finding,) = compare_text(line.format(*quick, 2.5), line.format(*slow, 2.25))
+    assert (finding.original, finding.rewritten) == ("2.5", "2.25")
+
+
 def test_numbers_are_compared_as_numbers() -> None:
     assert compare_text("loss 2.50", "loss 2.5e0") == []
     assert compare_text("loss nan", "loss NaN") == []
