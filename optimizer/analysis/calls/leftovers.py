@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeGuard
 
 from ..program.project import Project
 from ..program.scopes import Imported, Scope
+from ..program.sharing import other_importer
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from .plain_functions import PlainFunctions
@@ -25,11 +26,15 @@ _SEE_THE_FILE = frozenset({"eval", "exec", "globals"})
 """Functions that get at the definitions of the file that calls them, and at what these see."""
 _SEE_THE_FILE_ALONE = frozenset({"Fire", "vars", "dir", "locals"})
 """Functions that do where they are called without arguments."""
+_TRAINING = frozenset({"backward", "fit", "train"})
 Definition: TypeAlias = ast.FunctionDef | ast.ClassDef
 
 
 class Leftovers:
-    """The leftovers at the top of the files of ``project``, the entry's among them."""
+    """The leftovers at the top of the files of ``project``.
+
+    Those of the entry are among them where its start comes to a training and no other file imports it: else others run them.
+    """
 
     def __init__(self, project: Project, plain: PlainFunctions) -> None:
         self._project = project
@@ -39,11 +44,12 @@ class Leftovers:
         for module in project.modules:
             self._sort(module)
         self._see(module for module in project.modules if module.name in plain.given_modules)
-        if not self._starts():
-            for definition in [d for d, home in self._homes.items() if home is project.entry]:
+        self._follow_all()
+        own = [d for d, home in self._homes.items() if home is project.entry]
+        if not _starts_training(project) or other_importer(project, project.entry) is not None:
+            for definition in own:
                 self._name(definition.name)
-        while self._pending:
-            self._follow(*self._pending.pop())
+            self._follow_all()
         self._nodes = frozenset(d for found in self._waiting.values() for d in found)
 
     def __contains__(self, definition: ast.AST) -> bool:
@@ -65,12 +71,9 @@ class Leftovers:
             elif not _exports(statement):
                 self._pending.append((statement, module))
 
-    def _starts(self) -> bool:
-        """Whether the entry comes to a definition when it is run: else it is a file of definitions, and others run them."""
-        starts = [code for code, module in self._pending if module is self._project.entry]
-        return any(
-            name in self._waiting for code in starts for node in walk(code) for name in _named(node)
-        )
+    def _follow_all(self) -> None:
+        while self._pending:
+            self._follow(*self._pending.pop())
 
     def _follow(self, code: ast.AST, module: Module) -> None:
         for node in walk(code):
@@ -92,6 +95,25 @@ class Leftovers:
             self._name(name)
         for name in imported_names(seen):
             self._name(name)
+
+
+def _starts_training(project: Project) -> bool:
+    """Whether a start of the entry comes to a training, by the names that it says."""
+    tops: dict[str, list[ast.AST]] = {}
+    pending: list[ast.AST] = []
+    for module in project.modules:
+        for statement in module.tree.body:
+            if isinstance(statement, Definition):
+                tops.setdefault(statement.name, []).append(statement)
+            elif module is project.entry:
+                pending.append(statement)
+    while pending:
+        for node in walk(pending.pop()):
+            if isinstance(node, ast.Attribute) and node.attr in _TRAINING:
+                return True
+            for name in _named(node):
+                pending += tops.pop(name, ())
+    return False
 
 
 def needs_its_name(definition: ast.AST) -> TypeGuard[Definition]:

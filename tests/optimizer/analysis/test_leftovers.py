@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from torchopt_cli.optimizer.analysis.values.values import Literal
 
 Script = Callable[[str | Mapping[str, str]], TrainingScript]
 USED = "def used(x):\n    HERE(x)\n"
+START = "used(1)\nloss.backward()\n"
 
 
 def given(understood: TrainingScript) -> set[object]:
@@ -37,7 +39,7 @@ def given(understood: TrainingScript) -> set[object]:
     ],
 )
 def test_leftovers_pass_nothing(script: Script, rest: str) -> None:
-    assert given(script(f"{USED}\n{rest}\nused(1)\n")) == {1}
+    assert given(script(f"{USED}\n{rest}\n{START}")) == {1}
 
 
 @pytest.mark.parametrize(
@@ -60,19 +62,31 @@ def test_leftovers_pass_nothing(script: Script, rest: str) -> None:
     ],
 )
 def test_what_may_run_passes_what_is_not_known(script: Script, rest: str) -> None:
-    assert None in given(script(f"{USED}\n{rest}\nused(1)\n"))
+    assert None in given(script(f"{USED}\n{rest}\n{START}"))
 
 
-def test_a_file_of_definitions_has_callers_that_are_not_seen(script: Script) -> None:
-    assert given(script(f"{USED}\ndef run():\n    used(1)\ndef fit(x):\n    used(x)\n")) == {
-        1,
-        None,
-    }
+@pytest.mark.parametrize(
+    "start", ["", "used(1)", "class Net(Module):\n    def train(self):\n        super().train()"]
+)
+def test_a_file_that_does_not_train_by_itself_has_callers_that_are_not_seen(
+    script: Script, start: str
+) -> None:
+    train = "def train(x):\n    used(x)\n    loss.backward()"
+    assert None in given(script(f"{USED}\n{train}\n{start}\n"))
 
 
-@pytest.mark.parametrize(("start", "known"), [("used(1)", True), ("used(1)\nrest(y)", False)])
+@pytest.mark.parametrize(("beside", "known"), [("import main", False), ("import other", True)])
+def test_a_file_that_others_import(
+    script: Script, tmp_path: Path, beside: str, known: bool
+) -> None:
+    (tmp_path / "sweep.py").write_text(f"{beside}\nfor rate in rates:\n    main.run(rate)\n")
+    files = {"main.py": f"{USED}\ndef run(x):\n    used(x)\n{START}"}
+    assert given(script(files)) == ({1} if known else {1, None})
+
+
+@pytest.mark.parametrize(("start", "known"), [(START, True), (START + "rest(y)\n", False)])
 def test_leftovers_hand_nothing_on(script: Script, start: str, known: bool) -> None:
-    understood = script(f"{USED}\ndef rest(x):\n    register(used)\n{start}\n")
+    understood = script(f"{USED}\ndef rest(x):\n    register(used)\n{start}")
     entry = understood.entry
     (used,) = (s for s in entry.tree.body if isinstance(s, ast.FunctionDef) and s.name == "used")
     assert has_known_callers(understood.resolver, used, entry) is known
