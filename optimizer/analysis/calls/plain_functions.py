@@ -7,11 +7,12 @@ spares the question what it may be: in large projects it leads to everything.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cached_property
 
 from ..program.project import Project
 from ..program.scopes import Imported
-from ..program.syntax import FunctionNode, Module, first_name, last_identifier
+from ..program.syntax import FunctionNode, Module, first_name
 
 
 class PlainFunctions:
@@ -98,28 +99,51 @@ class PlainFunctions:
     @cached_property
     def _mentioned(self) -> frozenset[str]:
         """What may be kept under another name: it is read, not to be called nor to look something up in it."""
-        found: set[str] = set()
-        for module in self._project.modules:
-            called = {call.func for call in module.calls}
-            for node in module.nodes_of(ast.Name, ast.Attribute):
-                parent = module.parents[node]
-                if (
-                    node not in called
-                    and isinstance(node.ctx, ast.Load)
-                    and (not isinstance(parent, ast.Attribute) or parent.attr == "__dict__")
-                    and self.may_call(node, module)
-                ):
-                    found.add(last_identifier(node))
-        return frozenset(found)
+        return self._mentioned_parts.union(*self._mentioned_names.values())
+
+    @cached_property
+    def _mentioned_names(self) -> dict[Module, frozenset[str]]:
+        """The variables of :attr:`_mentioned`, by the file that reads them."""
+        return {
+            module: frozenset(
+                node.id for node in self._mentions(module) if isinstance(node, ast.Name)
+            )
+            for module in self._project.modules
+        }
+
+    @cached_property
+    def _mentioned_parts(self) -> frozenset[str]:
+        """What :attr:`_mentioned` has of imported modules and packages: ``package.engine``."""
+        return frozenset(
+            node.attr
+            for module in self._project.modules
+            for node in self._mentions(module)
+            if isinstance(node, ast.Attribute)
+        )
+
+    def _mentions(self, module: Module) -> Iterator[ast.Name | ast.Attribute]:
+        called = {call.func for call in module.calls}
+        for node in module.nodes_of(ast.Name, ast.Attribute):
+            parent = module.parents[node]
+            if (
+                node not in called
+                and isinstance(node.ctx, ast.Load)
+                and (not isinstance(parent, ast.Attribute) or parent.attr == "__dict__")
+                and self.may_call(node, module)
+            ):
+                yield node
 
     @cached_property
     def given_modules(self) -> frozenset[str]:
         """The modules that may be kept under another name: ``run(engine)``, ``how = package.engine``."""
-        found = {
-            module.name
-            for module in self._project.modules
-            if module.name.rpartition(".")[2] in self._mentioned
-        }
+        named = self._mentioned_parts.union(
+            *(
+                self._mentioned_names[m]
+                for m, names in self._imported_names.items()
+                if names is None
+            )
+        )
+        found = {m.name for m in self._project.modules if m.name.rpartition(".")[2] in named}
         for module in self._project.modules:
             for name, source in self._imports[module]:
                 first_party = (
@@ -127,6 +151,6 @@ class PlainFunctions:
                     if source.attribute is None
                     else self._project.find_submodule(module, source)
                 )
-                if first_party is not None and name in self._mentioned:
+                if first_party is not None and name in self._mentioned_names[module]:
                     found.add(first_party.name)
         return frozenset(found)

@@ -99,6 +99,7 @@ TOOLS = "from used import used\ndef tool(x):\n    used(x)\n"
     ("entry", "tools", "known"),
     [
         ("import tools", TOOLS, True),
+        ("import package.tools\npackage.tools.other(1)", TOOLS, True),
         ("import tools", TOOLS + "if __name__ == '__main__':\n    tool(y)\n", True),
         ("from tools import tool", TOOLS, True),
         ("from tools import *", TOOLS, True),
@@ -109,6 +110,9 @@ TOOLS = "from used import used\ndef tool(x):\n    used(x)\n"
         ("import tools\ngetattr(tools, name)(y)", TOOLS, False),
         ("import tools\ntools.__dict__[name](y)", TOOLS, False),
         ("import tools\nwork(tools)", TOOLS, False),
+        ("from package import tools\nwork(tools)", TOOLS, False),
+        ("import package.tools\nwork(package.tools)", TOOLS, False),
+        ("from package import *\nwork(tools)", TOOLS, False),
         ("import tools\neval(text)", TOOLS, False),
         ("from tools import tool\neval(text)", TOOLS, False),
         ("import importlib\nimport tools\nimportlib.import_module(name)", TOOLS, False),
@@ -117,7 +121,9 @@ TOOLS = "from used import used\ndef tool(x):\n    used(x)\n"
 def test_imported_files(script: Script, entry: str, tools: str, known: bool) -> None:
     files = {
         "main.py": f"{entry}\nfrom used import used\nused(1)\n",
+        "used.py": f"{USED}\ndef other(tools):\n    return [tools]\nother(1)\n",
         "tools.py": tools,
-        "used.py": USED,
     }
+    if "package" in entry:
+        files |= {"package/__init__.py": "from . import tools", "package/tools.py": tools}
     assert given(script(files)) == ({1} if known else {1, None})
