@@ -45,10 +45,12 @@ class Leftovers:
             self._sort(module)
         self._see(module for module in project.modules if module.name in plain.given_modules)
         self._follow_all()
-        own = [d for d, home in self._homes.items() if home is project.entry]
-        if not _starts_training(project) or other_importer(project, project.entry) is not None:
-            for definition in own:
-                self._name(definition.name)
+        own = [d.name for found in self._waiting.values() for d in found if self._is_own(d)]
+        if own and (
+            not _starts_training(project) or other_importer(project, project.entry) is not None
+        ):
+            for name in own:
+                self._name(name)
             self._follow_all()
         self._nodes = frozenset(d for found in self._waiting.values() for d in found)
 
@@ -59,6 +61,9 @@ class Leftovers:
         """Whether ``node`` is code of a leftover, or for the own start of a file that is only imported."""
         is_leftover = not self._nodes.isdisjoint(module.ancestors(node))
         return (is_leftover and module.function(node) is not None) or module.leaves_out(node)
+
+    def _is_own(self, definition: Definition) -> bool:
+        return self._homes[definition] is self._project.entry
 
     def _sort(self, module: Module) -> None:
         for statement in module.tree.body:

@@ -250,6 +250,13 @@ def _import_name(module: Module) -> str:
 
 
 def _imports(path: Path) -> list[str]:
+    """The import statements of the file at ``path``, which is asked for every definition that is changed."""
+    state = path.stat()
+    return _imports_then(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=2 * _MOST_FILES)
+def _imports_then(path: Path, _changed: int, _size: int) -> list[str]:
     return _IMPORT.findall(path.read_text(encoding="utf-8", errors="replace"))
 
 
