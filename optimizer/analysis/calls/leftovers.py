@@ -45,7 +45,7 @@ class Leftovers:
             self._sort(module)
         self._see(module for module in project.modules if module.name in plain.given_modules)
         self._follow_all()
-        own = [d.name for found in self._waiting.values() for d in found if self._is_own(d)]
+        own = [name for name, found in self._waiting.items() if any(map(self._is_own, found))]
         if own and (
             not _starts_training(project) or other_importer(project, project.entry) is not None
         ):
@@ -53,9 +53,6 @@ class Leftovers:
                 self._name(name)
             self._follow_all()
         self._nodes = frozenset(d for found in self._waiting.values() for d in found)
-
-    def __contains__(self, definition: ast.AST) -> bool:
-        return definition in self._nodes
 
     def hold(self, node: ast.AST, module: Module) -> bool:
         """Whether ``node`` is code of a leftover, or for the own start of a file that is only imported."""
@@ -67,7 +64,7 @@ class Leftovers:
 
     def _sort(self, module: Module) -> None:
         for statement in module.tree.body:
-            if needs_its_name(statement):
+            if _needs_its_name(statement):
                 self._waiting.setdefault(statement.name, []).append(statement)
                 self._homes[statement] = module
             elif module is not self._project.entry and statement in module.main_only:
@@ -121,7 +118,7 @@ def _starts_training(project: Project) -> bool:
     return False
 
 
-def needs_its_name(definition: ast.AST) -> TypeGuard[Definition]:
+def _needs_its_name(definition: ast.AST) -> TypeGuard[Definition]:
     """Whether the code of ``definition`` is reached by its name alone: no decorator and no base class has heard of it."""
     match definition:
         case ast.FunctionDef(name=name):

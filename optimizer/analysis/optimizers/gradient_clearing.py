@@ -68,7 +68,7 @@ def may_be_cleared(resolver: Resolver, optimizer: ast.expr, module: Module, loop
     """
     stepped = resolver.values(optimizer, module)
     for other in resolver.project.modules:
-        for node in other.nodes_of(ast.Attribute) if "grad" in other.source.text else ():
+        for node in (*other.attributes_of("grad"), *other.attributes_of("zero_grad")):
             if other is module and _is_beside(node, loop, module):
                 continue
             if node.attr == "grad" and not resolver.names(node, other) & {"torch.autograd.grad"}:
