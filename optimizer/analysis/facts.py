@@ -135,13 +135,27 @@ class LoopKind(Enum):
     OTHER = "other"
 
 
+@dataclass(frozen=True)
+class Phase:
+    """When a loop trains whose function evaluates in other calls: ``run_epoch(val_loader, train=False)``.
+
+    ``condition`` holds then, a test of parameters of the function as it reads there. ``calls`` are those that train, with
+    their modules, and ``trained`` the loaders that they go over, none of which the other calls do.
+    """
+
+    condition: str
+    calls: tuple[tuple[ast.Call, Module], ...]
+    trained: tuple[DataLoader, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Loop(Fact):
     """A ``for`` or ``while`` loop.
 
     ``loaders`` are the DataLoaders it iterates (through ``enumerate``, ``tqdm``, ``zip``, ``iter`` ...), empty when it
     iterates something else. ``batch_target`` is the part of the loop's target that holds the batch.
-    ``forwards``, ``backwards`` and ``optimizer_steps`` are the calls its body reaches, also through functions.
+    ``forwards``, ``backwards`` and ``optimizer_steps`` are the calls its body reaches, also through functions. ``phase``
+    is set where it trains in some calls of its function only.
     """
 
     node: LoopNode
@@ -151,6 +165,12 @@ class Loop(Fact):
     forwards: tuple[CallFact, ...]
     backwards: tuple[CallFact, ...]
     optimizer_steps: tuple[CallFact, ...]
+    phase: Phase | None = None
+
+    @property
+    def trained(self) -> tuple[DataLoader, ...]:
+        """The loaders it trains on, if it trains."""
+        return self.phase.trained if self.phase is not None else self.loaders
 
 
 class DeviceKind(Enum):

@@ -62,6 +62,7 @@ from .syncs.joint_plans import agreed
 from .tensors.tensor_kinds import TensorKinds
 from .training.lifetimes import LateRelease, find_late_releases
 from .training.loops import find_loops
+from .training.phases import with_phases
 from .training.profiling import DebuggingAid, StepProfile, find_debugging_aids, find_step_profiles
 from .training.seeding import Seeding, find_seeding
 from .training.steps import EvaluationCode, StepCode, find_step_code
@@ -114,7 +115,8 @@ class TrainingScript:
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
-        return find_loops(self.resolver, self.loaders)
+        found = find_loops(self.resolver, self.loaders)
+        return with_phases(self.resolver, self.loaders, found)
 
     @cached_property
     def constructions(self) -> tuple[Construction, ...]:

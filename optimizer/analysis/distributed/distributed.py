@@ -214,7 +214,7 @@ class _Plan:
 
     def _loaders(self) -> list[ShardedLoader]:
         """The DataLoader of the training; several where a test chooses one of them."""
-        loaders = self._step.loop.loaders
+        loaders = self._step.loop.trained
         if not loaders or not only_one_runs(loaders):
             self._refuse(
                 self._step.loop, "the loop over the batches does not go over one DataLoader"
@@ -231,7 +231,7 @@ class _Plan:
         """What is measured in shares, put together; what is decided by it, decided by all alike."""
         script, step, names = self._script, self._step, self._names
         sums = find_common_sums(self._resolver, step.loop, script.loaders)
-        summed = [a for a in sums if a.share is not None]
+        summed = [(a.loop.node, a.name) for a in sums if a.share is not None]
         yield from training_sum_edits(sums, names)
         if loss_reduction(self._resolver, step) is Reduction.SUM:
             loss = unscaled(self._resolver, step.backwards[0].loss, step.module)
@@ -249,21 +249,26 @@ class _Plan:
         if isinstance(edits, Obstacle):
             shares, edits = EvaluationShares((), (), (edits,)), ()
         yield from edits
-        for why in shares.obstacles[:1]:
+        in_turns: list[Obstacle] = []
+        if step.loop.phase is not None:
+            why = f"`{step.loop.excerpt}` trains, too"
+            in_turns.append(Obstacle(step.loop.module, step.loop.node, why))
+        for why in [*in_turns, *shares.obstacles][:1]:
             self._notes.append(f"every process evaluates all of the data: {why.message}")
         agreed = agree_on_decisions(
             script,
             step,
             [
-                (a.loop.node, a.name)
-                for a in [*summed, *(x for s in shares.loops for x in s.accumulators)]
+                # What every process finds in all of the data may be another thing in its last digits.
+                *(summed if step.loop.phase is None else ()),
+                *((a.loop.node, a.name) for share in shares.loops for a in share.accumulators),
             ],
             [step.loop.node, *(share.node for share in shares.loops)],
             names,
         )
         if isinstance(agreed, Obstacle):
             raise _NotPossibleError(agreed)
-        self._divergence = agreed.divergence
+        self._divergence = agreed.divergence.agreeing((), summed)
         yield from agreed.edits
         if self._forward is not None:
             network = self._forward.module.code(self._forward.node.func)
@@ -352,7 +357,7 @@ class _Plan:
         loop, divergence = self._step.loop, self._divergence
         inside = loop.function
         runs = inside in self._script.functions_run if inside else loop.module is self._script.entry
-        if divergence is None or not runs or inside in left_out:
+        if divergence is None or not runs or inside in left_out or loop.phase is not None:
             return None
         telling = Telling(self._resolver, loop.module, left_out)
         return find_told_figures(self._resolver, loop, divergence, telling)

@@ -52,10 +52,14 @@ class Divergence:
         self._owners = list(self._all_bindings())
         self._settle()
 
-    def agreeing(self, agreed: Collection[ast.AST]) -> Divergence:
-        """What diverges where all processes have the values of ``agreed`` in common as well."""
+    def agreeing(
+        self, agreed: Collection[ast.AST], sums: Collection[tuple[ast.AST, str]] = ()
+    ) -> Divergence:
+        """What diverges where all processes have the values of ``agreed`` and the ``sums`` in common as well."""
+        if not agreed and self._sums.issuperset(sums):
+            return self
         every = self._agreed.union(agreed)
-        return Divergence(self._resolver, self._loaders, every, self._sums) if agreed else self
+        return Divergence(self._resolver, self._loaders, every, self._sums.union(sums))
 
     def of(self, expression: ast.expr, module: Module) -> bool:
         """Whether ``expression`` may be another thing in every process."""

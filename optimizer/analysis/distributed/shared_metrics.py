@@ -34,7 +34,10 @@ IsWrapped = Callable[[ast.expr, EvaluationShare], bool]
 def training_sum_edits(
     accumulators: tuple[Accumulator, ...], names: ProcessNames
 ) -> Iterator[FileEdit]:
-    """The edits that add up, below a training loop, what each process has added up in it."""
+    """The edits that add up, below a training loop, what each process has added up in it.
+
+    A loop that also evaluates has gone over all of the data then, in every process.
+    """
     rows: list[str] = []
     for found in accumulators:
         if found.share in {Share.SAME, None} or not found.read_later:
@@ -46,6 +49,8 @@ def training_sum_edits(
         rows.append(code)
     if rows:
         loop = accumulators[0].loop
+        if loop.phase is not None:
+            rows = [f"if {loop.phase.condition}:", *(f"    {row}" for row in rows)]
         yield FileEdit(loop.module.path, InsertAfter(loop.module.span(loop.node), "\n".join(rows)))
 
 

@@ -34,7 +34,12 @@ def only_trains(
     mine = [loop for loop in loops if loader in loop.loaders]
     if not any(loop.kind is LoopKind.TRAINING for loop in mine):
         return "no training loop is seen that goes over it"
-    if any(loop.kind is not LoopKind.TRAINING or not only_one_runs(loop.loaders) for loop in mine):
+    if any(
+        loop.kind is not LoopKind.TRAINING
+        or loader not in loop.trained
+        or not only_one_runs(loop.trained)
+        for loop in mine
+    ):
         return "the loop that goes over it is not for training alone"
     nodes = {loop.node for loop in mine}
     for iteration in iterations:

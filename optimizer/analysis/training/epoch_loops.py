@@ -70,6 +70,7 @@ def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:
     """The loop in which ``loop`` runs again and again; None when it runs once, an obstacle when that is not clear."""
     node, module = loop.node, loop.module
     seen: set[ast.AST] = set()
+    calls = loop.phase.calls if loop.phase is not None else None
     while True:
         around = module.loops(node)
         if around:
@@ -78,12 +79,14 @@ def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:
         if function is None or function in seen:
             return None
         seen.add(function)
-        sites = resolver.call_sites(function)
-        if len(sites) != 1:
+        if calls is None:
+            calls = [(site.call, site.module) for site in resolver.call_sites(function)]
+        if len(calls) != 1:
             return Obstacle(
                 module, function, f"`{function.name}` is not called in exactly one place"
             )
-        node, module = sites[0].call, sites[0].module
+        node, module = calls[0]
+        calls = None
 
 
 def _counted(resolver: Resolver, loop: ast.AST, module: Module) -> EpochLoop | Obstacle:

@@ -47,7 +47,7 @@ def training_guards(
         block = node.orelse if negated else node.body
         code = module.code(test)
         found.setdefault(code, []).extend(block)
-        if _runs_backward(resolver, block, module):
+        if runs_backward(resolver, block, module):
             trains.add(code)
     guards = [TrainingGuard(code, tuple(found[code])) for code in found if code in trains]
     backwards = _backward_calls(resolver, owner, module) if guards else []
@@ -59,10 +59,11 @@ def _backward_calls(
 ) -> list[ast.Call]:
     """The calls in ``owner`` that run a backward pass, themselves or in what they call."""
     calls = [node for node in lexical_nodes(owner.body) if isinstance(node, ast.Call)]
-    return [call for call in calls if _runs_backward(resolver, [call], module)]
+    return [call for call in calls if runs_backward(resolver, [call], module)]
 
 
-def _runs_backward(resolver: Resolver, block: Sequence[ast.AST], module: Module) -> bool:
+def runs_backward(resolver: Resolver, block: Sequence[ast.AST], module: Module) -> bool:
+    """Whether a backward pass runs in ``block`` or in what that calls."""
     return any(
         isinstance(r.node, ast.Call)
         and isinstance(r.node.func, ast.Attribute)
@@ -105,11 +106,11 @@ def _tests_for_none(test: ast.Compare) -> bool:
 def _is_object(resolver: Resolver, name: ast.expr, module: Module) -> bool:
     """Whether every caller gives an instance of a class, never None."""
     values = resolver.values(name, module)
-    return bool(values) and all(isinstance(v, Made) and _is_class(v.maker) for v in values)
+    return bool(values) and all(isinstance(v, Made) and makes_object(v.maker) for v in values)
 
 
-def _is_class(maker: Value) -> bool:
-    """Whether what makes a value is a class, of a library by its name: ``torch.optim.Adam``."""
+def makes_object(maker: Value) -> bool:
+    """Whether what makes a value is a class, so that the value is not None, of a library by its name: ``torch.optim.Adam``."""
     if isinstance(maker, External):
         return maker.name.rpartition(".")[2][:1].isupper()
     return isinstance(maker, Class)
