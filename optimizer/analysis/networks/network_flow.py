@@ -61,6 +61,8 @@ def network_flow(resolver: Resolver, step: StepCode, forward: CallFact) -> Netwo
     """The way of the network that ``forward`` runs, from its variable to there."""
     expression, module = forward.node.func, forward.module
     reached = {r.node for r in step.nodes(resolver)}
+    phase = step.loop.phase
+    training = {call for call, _ in phase.calls} if phase is not None else set[ast.Call]()
     hops: list[Hop] = []
     while True:
         if not isinstance(expression, ast.Name):
@@ -73,7 +75,11 @@ def network_flow(resolver: Resolver, step: StepCode, forward: CallFact) -> Netwo
         if isinstance(function, ast.Lambda):
             break
         sites = resolver.call_sites(function)
-        leading = [site for site in sites if site.call in reached] or list(sites)
+        leading = (
+            [site for site in sites if site.call in reached]
+            or [site for site in sites if site.call in training]
+            or list(sites)
+        )
         if len(leading) != 1 or any(hop.function is function for hop in hops):
             why = f"`{function.name}` is not called in exactly one place of the training"
             return Obstacle(module, function, why)

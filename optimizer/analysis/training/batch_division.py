@@ -23,6 +23,13 @@ from ..values.values import Unknown, Value, whole_number
 _FACTORIES = frozenset(
     f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
 )
+_DIMENSIONS = frozenset("dim dims axis axes dim0 dim1 start_dim end_dim p ord norm_type".split())
+_BY_DIMENSION = frozenset(
+    "all amax amin any argmax argmin argsort cat concat cumsum flatten flip gather index_select log_softmax logsumexp max "
+    "mean median min movedim norm permute prod size softmax sort squeeze stack std sum swapaxes transpose unbind unsqueeze "
+    "var".split()
+)
+"""Functions of tensors, and their methods, of which every whole number is a dimension or the kind of a norm."""
 _SCHEDULES = ("torch.optim.lr_scheduler.", "transformers.get_", "transformers.optimization.get_")
 
 
@@ -114,6 +121,8 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
                 continue
             if _is_index(node, reached.module):
                 continue  # there is no sample of that number: they are counted from zero
+            if _is_dimension(node, reached.module) or _is_exponent(node, parent):
+                continue
             why = f"`{number}` in the step may be the batch size"
             return Obstacle(reached.module, parent, why)
     for module in resolver.project.modules:
@@ -136,6 +145,46 @@ def _is_index(number: ast.Constant, module: Module) -> bool:
     if isinstance(parent, ast.Tuple):
         inner, parent = parent, module.parents[parent]
     return isinstance(parent, ast.Subscript) and parent.slice is inner
+
+
+def _is_dimension(number: ast.expr, module: Module) -> bool:
+    """Whether ``number`` says which dimension, or by which norm: ``x.sum((1, 2))``, ``softmax(x, dim=2)``."""
+    given: ast.AST = number
+    parent = module.parents[number]
+    if isinstance(parent, ast.Tuple | ast.List):
+        given, parent = parent, module.parents[parent]
+    if isinstance(parent, ast.keyword):
+        return parent.arg in _DIMENSIONS
+    if isinstance(parent, ast.Assign) and isinstance(given, ast.Tuple | ast.List):
+        uses = _uses_of(parent, module)
+        return bool(uses) and all(_is_dimension(use, module) for use in uses)
+    return (
+        isinstance(parent, ast.Call)
+        and given in parent.args
+        and isinstance(parent.func, ast.Attribute)
+        and parent.func.attr in _BY_DIMENSION
+    )
+
+
+def _uses_of(made: ast.Assign, module: Module) -> list[ast.Name]:
+    """Where the one variable that ``made`` binds is read; nothing where it binds more, or is not alone to bind it."""
+    if len(made.targets) != 1 or not isinstance(target := made.targets[0], ast.Name):
+        return []
+    owner = module.scope(target).lookup(target.id)
+    if owner is None or len(owner[1]) != 1:
+        return []
+    uses = [use for use in module.names_of(target.id) if use is not target]
+    return [use for use in uses if module.scope(use).lookup(use.id) == owner]
+
+
+def _is_exponent(number: ast.Constant, parent: ast.AST) -> bool:
+    match parent:
+        case ast.BinOp(op=ast.Pow(), right=right):
+            return right is number
+        case ast.Call(func=ast.Attribute(attr="pow"), args=[*_, last]):
+            return last is number
+        case _:
+            return False
 
 
 def other_use(

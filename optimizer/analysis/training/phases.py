@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 from ..calls.reach import lexical_nodes
 from ..calls.signatures import argument_for
 from ..facts import DataLoader, Loop, LoopKind, Phase
-from ..program.scopes import Parameter
+from ..program.scopes import Assigned, BindingSource, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import CallSite, Resolver
 from ..values.values import External, Instance, Literal, Made, Value
 from .guards import makes_object, runs_backward
 from .loops import iterated_loaders
+
+
+_OPPOSITES: dict[type[ast.cmpop], str] = {
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+}
 
 
 @dataclass(frozen=True)
@@ -23,10 +31,19 @@ class _Condition:
     holds: bool
 
     def code(self, module: Module) -> str:
+        """How it reads where it holds that the loop trains."""
         code = module.code(self.test)
         if self.holds:
             return code
-        return f"not {code}" if isinstance(self.test, ast.Name) else f"not ({code})"
+        match self.test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return module.code(operand)
+            case ast.Compare(left=left, ops=[op], comparators=[to]) if type(op) in _OPPOSITES:
+                return f"{module.code(left)} {_OPPOSITES[type(op)]} {module.code(to)}"
+            case ast.Name():
+                return f"not {code}"
+            case _:
+                return f"not ({code})"
 
 
 def with_phases(
@@ -60,23 +77,42 @@ def _conditions(resolver: Resolver, loop: Loop, function: FunctionNode) -> Itera
     for node in lexical_nodes(loop.node.body):
         if not isinstance(node, ast.If) or not _asks_parameters(node.test, function, module):
             continue
-        for block, holds in ((node.body, True), (node.orelse, False)):
+        for block, holds in _branches(node, module):
             inside = {*lexical_nodes(block)}
             if backwards and inside.issuperset(backwards):
                 yield _Condition(node.test, holds)
 
 
+def _branches(test: ast.If, module: Module) -> Iterator[tuple[list[ast.stmt], bool]]:
+    """The statements that run only where ``test`` holds, and those that run only where it does not."""
+    yield test.body, True
+    yield test.orelse, False
+    if isinstance(test.body[-1], ast.Continue) and not test.orelse:
+        around = module.block(test)
+        yield around[around.index(test) + 1 :], False
+
+
 def _asks_parameters(test: ast.expr, function: FunctionNode, module: Module) -> bool:
-    """Whether all that is looked at in ``test`` are parameters of ``function`` that are not bound again."""
+    """Whether all that is looked at in ``test`` are parameters of ``function``, or made of such, and not bound again."""
     for node in ast.walk(test):
         if isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.NamedExpr):
             return False
         if isinstance(node, ast.Name):
-            found = module.scope(node).lookup(node.id)
-            source = found[1][0].source if found is not None and len(found[1]) == 1 else None
-            if not (isinstance(source, Parameter) and source.function is function):
+            source = _only_source(node, module)
+            if isinstance(source, Assigned) and not source.path:
+                above = source.value.lineno < test.lineno
+                in_function = module.function(source.value) is function
+                if not (above and in_function and _asks_parameters(source.value, function, module)):
+                    return False
+            elif not (isinstance(source, Parameter) and source.function is function):
                 return False
     return True
+
+
+def _only_source(name: ast.Name, module: Module) -> BindingSource | None:
+    """What binds the variable ``name``, if only one place does."""
+    found = module.scope(name).lookup(name.id)
+    return found[1][0].source if found is not None and len(found[1]) == 1 else None
 
 
 def _phase_of(
@@ -135,6 +171,8 @@ class _Asked:
                 if settles in truths:
                     return settles
                 return None if None in truths else not settles
+            case ast.Name() if isinstance(source := _only_source(test, self.module), Assigned):
+                return self.truth(source.value)
             case ast.Name():
                 return _same(_truth(value) for value in self._values(test))
             case ast.Compare(left=ast.Name() as name, ops=[op], comparators=[ast.Constant(value=to)]):
