@@ -449,3 +449,67 @@ def test_what_processes_decide_alike_stays(rewrite: Rewrite, old: str, new: str)
     text, _ = after(rewrite, START.replace(old, new))
     assert "DistributedDataParallel(model)" in text
     assert "of_first" not in text
+
+
+PHASES = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def run_epoch(model, loader, train):
+    model.train(train)
+    total, correct = 0.0, 0
+    with torch.set_grad_enabled(train):
+        for x, y in loader:
+            out = model(x)
+            loss = nn.functional.cross_entropy(out, y)
+            if train:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            total += loss.item()
+            correct += (out.argmax(1) == y).sum().item()
+    return total / len(loader), correct
+
+
+train_set = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+test_set = TensorDataset(torch.randn(10, 8), torch.randint(0, 3, (10,)))
+train_loader = DataLoader(train_set, batch_size=16, shuffle=True)
+test_loader = DataLoader(test_set, batch_size=4)
+model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+for epoch in range(9):
+    loss, correct = run_epoch(model, train_loader, True)
+    val_loss, val_correct = run_epoch(model, test_loader, False)
+    scheduler.step(val_loss)
+    print(loss, correct, val_loss, val_correct)
+"""
+
+
+def test_a_loop_that_trains_in_some_calls_only(rewrite: Rewrite) -> None:
+    """What it finds in training is in shares; what it evaluates, every process has gone over in full."""
+    text, reason = after(rewrite, PHASES)
+    assert (
+        """\
+        if train:
+            total = sum_over_processes(total) / WORLD_SIZE
+            correct = sum_over_processes(correct)
+    return total / len(loader), correct
+"""
+        in text
+    )
+    assert "test_loader = DataLoader(test_set, batch_size=4)\n" in text
+    assert "train_loader.sampler.set_epoch(epoch)" in text
+    assert "run_epoch(ddp_model, train_loader, True)" in text
+    assert "run_epoch(model, test_loader, False)" in text
+    assert "scheduler.step(of_first_process(val_loss))" in text
+    assert "every process evaluates all of the data: `for x, y in loader:` trains, too" in reason
+    assert "tells its own share" not in reason
+
+
+def test_a_loop_of_which_nothing_tells_when_it_trains(rewrite: Rewrite) -> None:
+    text, reason = after(rewrite, PHASES.replace("test_loader, False", "test_loader, decide()"))
+    assert text == PHASES.replace("test_loader, False", "test_loader, decide()")
+    assert "does not go over one DataLoader" in reason

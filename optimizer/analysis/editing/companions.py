@@ -12,12 +12,12 @@ from itertools import chain
 
 from ..calls.signatures import argument_for, first_parameter
 from ..program.classes import family, kept_as
-from ..program.scopes import Assigned, Binding, Iterated, Managed, Parameter
+from ..program.scopes import Assigned, Binding, Iterated, Managed, Parameter, Scope
 from ..program.sharing import in_words, other_user, started_in_words
 from ..program.statements import common_block, outermost_test
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
-from ..values.resolver import Resolver
+from ..values.resolver import CallSite, Resolver
 from ..values.values import Function
 from .own_attributes import own_name
 
@@ -62,11 +62,15 @@ class Companion:
 
 @dataclass(eq=False)
 class _Trace:
-    """The owners found so far, what must be passed on the way, and where the companion is used."""
+    """The owners found so far, what must be passed on the way, and where the companion is used.
+
+    ``alone`` are the calls that hand on the companion without an owner: ``run_epoch(val_loader, optimizer=None)``.
+    """
 
     owners: list[tuple[Module, list[ast.stmt], str, object]] = field(default_factory=list)
     parameters: dict[FunctionNode, NewParameter] = field(default_factory=dict)
     arguments: dict[ast.Call, NewArgument] = field(default_factory=dict)
+    alone: list[tuple[ast.Call, Module]] = field(default_factory=list)
 
     def uses(self, uses: Iterable[tuple[ast.expr, Module]]) -> list[tuple[ast.AST, Module]]:
         return [*uses, *((new.call, new.module) for new in self.arguments.values())]
@@ -85,7 +89,11 @@ def find_companion(resolver: Resolver, uses: Iterable[tuple[ast.expr, Module]]) 
     scopes = {(scope, prefix) for _, _, prefix, scope in trace.owners}
     if len(scopes) != 1:
         return None
-    module, _, prefix, _ = trace.owners[0]
+    module, _, prefix, scope = trace.owners[0]
+    if trace.alone and (
+        prefix or not all(_is_seen(scope, call, where) for call, where in trace.alone)
+    ):
+        return None
     made = [statement for _, owned, _, _ in trace.owners for statement in owned]
     block, held = common_block(module, made)
     places = sorted({held[0], *held}, key=block.index, reverse=True) if held else []
@@ -173,7 +181,6 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
         _put_behind(resolver, binding.name, function, trace)
         _add_owners(resolver, binding.name, function, trace, set())
         return True
-    trace.parameters[function] = NewParameter(module, function, binding.name)
     sites = resolver.call_sites(function)
     if not sites or _handed_around(resolver, function, module, {site.call for site in sites}):
         return False
@@ -181,16 +188,46 @@ def _follow_parameter(resolver: Resolver, binding: Binding, module: Module, trac
     if user is not None:
         words = started_in_words if user == module.path else in_words
         raise SharedFunctionError(words(user, function.name))
+    behind = _place_of_parameter(binding.name, function, sites)
+    if behind is None:
+        return False
+    trace.parameters[function] = NewParameter(module, function, behind)
     for site in sites:
         passed = argument_for(function, binding.name, site.call, site.bound)
-        if passed is None or passed.given is None:
+        beside = argument_for(function, behind, site.call, site.bound)
+        if passed is None or beside is None or beside.given is None:
             return False
-        if site.call not in trace.arguments:
-            keyword = passed.given not in site.call.args
-            trace.arguments[site.call] = NewArgument(site.module, site.call, passed.given, keyword)
-            if not _follow(resolver, passed.given, site.module, trace):
-                return False
+        if site.call in trace.arguments:
+            continue
+        keyword = beside.given not in site.call.args
+        trace.arguments[site.call] = NewArgument(site.module, site.call, beside.given, keyword)
+        if _is_none(passed.given or passed.default):
+            trace.alone.append((site.call, site.module))
+        elif passed.given is None or not _follow(resolver, passed.given, site.module, trace):
+            return False
     return True
+
+
+def _place_of_parameter(name: str, function: FunctionNode, sites: Iterable[CallSite]) -> str | None:
+    """The parameter behind which the companion of ``name`` goes: where calls leave that out, the last that none does."""
+    passed = [argument_for(function, name, site.call, site.bound) for site in sites]
+    if all(each is not None and each.given is not None for each in passed):
+        return name
+    positional = [*function.args.posonlyargs, *function.args.args]
+    required = positional[: len(positional) - len(function.args.defaults)]
+    return required[-1].arg if required else None
+
+
+def _is_none(given: ast.expr | None) -> bool:
+    return isinstance(given, ast.Constant) and given.value is None
+
+
+def _is_seen(scope: object, call: ast.Call, module: Module) -> bool:
+    """Whether what is bound in ``scope`` is seen where ``call`` stands."""
+    around: Scope | None = module.scope(call)
+    while around is not None and around is not scope:
+        around = around.parent
+    return around is not None
 
 
 def _add_owners(

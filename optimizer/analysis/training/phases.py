@@ -16,7 +16,6 @@ from ..values.values import External, Instance, Literal, Made, Value
 from .guards import makes_object, runs_backward
 from .loops import iterated_loaders
 
-
 _OPPOSITES: dict[type[ast.cmpop], str] = {
     ast.Is: "is not",
     ast.IsNot: "is",
@@ -175,7 +174,9 @@ class _Asked:
                 return self.truth(source.value)
             case ast.Name():
                 return _same(_truth(value) for value in self._values(test))
-            case ast.Compare(left=ast.Name() as name, ops=[op], comparators=[ast.Constant(value=to)]):
+            case ast.Compare(
+                left=ast.Name() as name, ops=[op], comparators=[ast.Constant(value=to)]
+            ):
                 return _same(_compared(v, op, to) for v in self._values(name))
             case _:
                 return None
@@ -192,10 +193,13 @@ class _Asked:
 
 def _truth(value: Value) -> bool | None:
     """Whether ``value`` is true in a test; an optimizer is."""
-    if isinstance(value, Literal):
-        return bool(value.value)
-    made = isinstance(value, Made) and isinstance(value.maker, External)
-    return True if made and value.maker.name.startswith("torch.optim.") else None
+    match value:
+        case Literal(value=literal):
+            return bool(literal)
+        case Made(maker=External(name=name)) if name.startswith("torch.optim."):
+            return True
+        case _:
+            return None
 
 
 def _compared(value: Value, op: ast.cmpop, to: object) -> bool | None:

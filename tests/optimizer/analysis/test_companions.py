@@ -220,3 +220,51 @@ def test_behind_the_first_of_those_it_belongs_to(
     found = companion(script(dedent(code)))
     assert found is not None
     assert [new.after for new in found.parameters] == ["a"]
+
+
+ONE_FOR_BOTH = """
+def run_epoch(model, loader, OPTIMIZER, verbose=False):
+    if optimizer is not None:
+        optimizer.step()
+
+def main():
+    optimizer = make()
+    run_epoch(model, train_loader, TRAINS)
+    run_epoch(model, val_loader, EVALUATES)
+
+main()
+"""
+
+
+def one_for_both(script: Script, optimizer: str, trains: str, evaluates: str) -> Companion | None:
+    code = ONE_FOR_BOTH.replace("OPTIMIZER", optimizer).replace("TRAINS", trains)
+    return companion(script(code.replace("EVALUATES", evaluates)))
+
+
+def test_beside_none(script: Script) -> None:
+    """A call that has nothing to step hands the companion on all the same."""
+    found = one_for_both(script, "optimizer", "optimizer", "None")
+    assert found is not None
+    assert place(found) == "optimizer = make()"
+    assert [new.after for new in found.parameters] == ["optimizer"]
+    assert [ast.unparse(new.after) for new in found.arguments] == ["optimizer", "None"]
+    assert not any(new.keyword for new in found.arguments)
+
+
+@pytest.mark.parametrize("evaluates", ["", "verbose=True"])
+def test_behind_what_no_call_leaves_out(script: Script, evaluates: str) -> None:
+    found = one_for_both(script, "optimizer=None", "optimizer", evaluates)
+    assert found is not None
+    assert [new.after for new in found.parameters] == ["loader"]
+    assert [ast.unparse(new.after) for new in found.arguments] == ["train_loader", "val_loader"]
+
+
+def test_nothing_that_calls_leave_out_but_none(script: Script) -> None:
+    assert one_for_both(script, "optimizer=other", "optimizer", "") is None
+
+
+def test_beside_none_where_the_owner_is_not_seen(script: Script) -> None:
+    code = ONE_FOR_BOTH.replace("OPTIMIZER", "optimizer").replace("TRAINS", "optimizer")
+    code = code.replace("    run_epoch(model, val_loader, EVALUATES)", "    evaluate()")
+    code += "\ndef evaluate():\n    run_epoch(model, val_loader, None)\n"
+    assert companion(script(code)) is None
