@@ -18,7 +18,7 @@ something else stays. Where a shell script beside it still calls `python`, the l
 
 An evaluation that only adds up what it finds, batch by batch, is shared: each process takes every so many-th batch, none is
 dropped or read twice, and the sums are added up. Any other one is made in full by every process; the first one tells, and the
-report says why; so is one in the function that trains (``run_epoch(val_loader, train=False)``), whose training alone is
+report says why; so is one in the function that trains (`run_epoch(val_loader, train=False)`), whose training alone is
 shared. What a training loop adds up is added up over the processes where it is seen to be a count, a sum over
 samples or a mean over batches: behind the loop, and wherever the loop tells it on the way (every hundred steps, say), in one
 small exchange. So is the loss of a single step, and what an `AverageMeter` is given in each. Progress bars show the first
