@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..execution.observations import LayerOutput, Observations
@@ -50,12 +50,23 @@ def _told(
         if ours.output.shape[:1] != theirs[call].output.shape[:1]:
             return ""  # called on more or fewer samples, which says nothing about the layer
         if _differs(ours, theirs[call], spread, precision):
-            return _first_layer(ours, original)
+            before = common[: [one for one, _ in common].index(call)]
+            return _first_layer(ours, original, _gave(before, theirs))
     if kind is not Kind.LOSS:
         return ""
     if _called_again(original) or _called_again(other):
-        return "; in its first call every layer gives what it gave: the difference is in a later one, or in what follows"
-    return "; every layer gives what it gave, so the difference is in what follows"
+        return f"; in its first call every layer {_gave(common, theirs)}: the difference is in a later one, or in what follows"
+    return f"; every layer {_gave(common, theirs)}, so the difference is in what follows"
+
+
+def _gave(
+    common: Sequence[tuple[tuple[str, int], LayerOutput]],
+    theirs: Mapping[tuple[str, int], LayerOutput],
+) -> str:
+    """What is known of layers that do not differ: where their bits do, rows may have come in another order."""
+    if all(ours.output.checksum == theirs[call].output.checksum for call, ours in common):
+        return "gives what it gave"
+    return "gives what it gave by norm and mean (its samples may come in another order)"
 
 
 def _called_again(run: Observations) -> bool:
@@ -71,12 +82,13 @@ def _called_again(run: Observations) -> bool:
     )  # a loss has no rows
 
 
-def _first_layer(layer: LayerOutput, run: Observations) -> str:
+def _first_layer(layer: LayerOutput, run: Observations, before: str) -> str:
+    """``before``: what is known of the layers before ``layer``."""
     is_first = layer is run.layer_outputs[0]
     if "." not in layer.layer and not is_first:
         if not any(one.layer.startswith(f"{layer.layer}.") for one in run.layer_outputs):
             return f"; the first output that differs is that of {layer.layer}, whose input may differ already"
-        return f"; every layer gives what it gave, but {layer.layer} does not: the difference is in its own forward"
+        return f"; every layer {before}, but {layer.layer} does not: the difference is in its own forward"
     said = f"; the first layer whose output differs is {layer.layer} ({layer.class_name})"
     return f"{said}, the first that runs: its input may differ already" if is_first else said
 

@@ -68,6 +68,31 @@ def test_of_a_loss_nothing_is_known_of_what_it_is_given(run: Run) -> None:
     assert message.endswith("that of NLLLoss, whose input may differ already")
 
 
+def test_rows_in_another_order_may_be_the_reason_where_bits_differ(
+    giving: Callable[..., Observations], run: Run
+) -> None:
+    """Noise is drawn for other samples then: each layer has the norm and mean it had, and the loss is another."""
+
+    def reordered(observed: Observations, count: int) -> Observations:
+        layers = tuple(
+            replace(one, output=replace(one.output, checksum=one.output.checksum + (at < count)))
+            for at, one in enumerate(observed.layer_outputs)
+        )
+        return replace(observed, layer_outputs=layers)
+
+    original = giving(stem=1.0, head=3.0)
+    message = said(LOSS, original, reordered(original, 2), precision=Precision.FLOAT32)
+    assert message.endswith(
+        "gives what it gave by norm and mean (its samples may come in another order), so the difference is in what follows"
+    )
+
+    def whole(norm: float) -> Observations:
+        return replace(run(steps=2), layer_outputs=(output("Net.head", 1.0), output("Net", norm)))
+
+    message = said(LOSS, whole(1.0), reordered(whole(2.0), 1), precision=Precision.FLOAT32)
+    assert "another order), but Net does not: the difference is in its own forward" in message
+
+
 def test_of_a_model_that_is_called_again_the_first_call_alone_is_known(run: Run) -> None:
     def called(samples: int, rounds: int = 0) -> Observations:
         calls = (TrainingCalls("Net", rounds, samples, samples - 4 if samples == 6 else 0),)
