@@ -27,10 +27,18 @@ def explain(
     first = findings[0]
     if first.kind not in _EXPLAINED:
         return tuple(findings)
-    said = _told(first.kind, original, other, neighbours, precision)
+    near = [_of_the_first_round(run) for run in neighbours]
+    said = _told(
+        first.kind, _of_the_first_round(original), _of_the_first_round(other), near, precision
+    )
     if first.kind is Kind.GRADIENT and isinstance(first.rewritten, float):
         said = said or clipped_while_scaled(first.rewritten, other)
     return (replace(first, message=first.message + said), *findings[1:])
+
+
+def _of_the_first_round(run: Observations) -> Observations:
+    """``run`` without models that are called for the first time later: a trained part by itself, say."""
+    return replace(run, layer_outputs=tuple(one for one in run.layer_outputs if not one.rounds))
 
 
 def _told(

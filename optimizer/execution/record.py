@@ -134,7 +134,7 @@ def _loader_pass(item: dict[str, Any]) -> LoaderPass:
 
 def _layer_output(item: dict[str, Any]) -> LayerOutput:
     output = TensorSummary(**_tuples(item["output"]))
-    return LayerOutput(item["layer"], item["class_name"], output)
+    return LayerOutput(item["layer"], item["class_name"], output, item["rounds"])
 
 
 def _eval_call(item: dict[str, Any]) -> EvalCall:

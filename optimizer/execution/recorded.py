@@ -138,12 +138,15 @@ class TensorSummary:
 class LayerOutput:
     """What a layer gave in its model's first training call: ``layer`` is ``Net.head.fc``; the first tensor of it.
 
+    ``rounds`` were over by then: a part that is called by itself once the whole is trained comes late.
+
     At last there is what the model itself gave, every tensor of it: ``layer`` is ``Net``.
     """
 
     layer: str
     class_name: str
     output: TensorSummary
+    rounds: int = 0
 
 
 @dataclass(frozen=True)

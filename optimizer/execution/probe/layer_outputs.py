@@ -24,20 +24,21 @@ class LayerOutputs:
         self._done: set[str] = set()
         self._names: dict[int, str] = {}
         self._model = ""
+        self._rounds = 0
 
     @property
     def watching(self) -> bool:
         """Whether a call is going on whose layers are noted."""
         return bool(self._names)
 
-    def begin(self, model: nn.Module) -> None:
-        """``model`` is called, from outside any module."""
+    def begin(self, model: nn.Module, rounds: int) -> None:
+        """``model`` is called, from outside any module, when ``rounds`` rounds are over."""
         self._names, self._model = {}, ""  # of a call that failed
         name = class_name(model)
         if name in self._done or not model.training or not torch.is_grad_enabled():
             return
         self._done.add(name)
-        self._model = name
+        self._model, self._rounds = name, rounds
         self._names = {id(layer): path for path, layer in unwrap(model).named_modules() if path}
 
     @torch.no_grad()
@@ -57,7 +58,9 @@ class LayerOutputs:
         self._names, self._model = {}, ""
 
     def _note(self, layer: str, kind: str, tensor: Tensor) -> None:
-        self._noted.append({"layer": layer, "class_name": kind, "output": summary(tensor)})
+        self._noted.append(
+            {"layer": layer, "class_name": kind, "output": summary(tensor), "rounds": self._rounds}
+        )
 
     def finish(self) -> dict[str, Any]:
         """What the record says of them, in the order in which they were done."""

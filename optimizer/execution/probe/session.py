@@ -283,7 +283,7 @@ class Session:
                 self.check()
         if not self.stopped:
             self._try(self._evaluations.begin, module, inputs)
-        self._try(self._layers.begin, module)
+        self._try(self._layers.begin, module, self._rounds.finished)
         self._try(self._parameters.note_criteria, module)
         if self._perturbation:
             self._perturbation.before_call(module, self._rounds.begun)

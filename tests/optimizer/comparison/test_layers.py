@@ -68,6 +68,20 @@ def test_of_a_loss_nothing_is_known_of_what_it_is_given(run: Run) -> None:
     assert message.endswith("that of NLLLoss, whose input may differ already")
 
 
+def test_what_runs_later_for_the_first_time_does_not_explain_the_first_step(
+    giving: Callable[..., Observations],
+) -> None:
+    """A trained encoder that is called by itself at last: it gives something else because it was trained otherwise."""
+    detached = Finding(Kind.GRADIENT, "gradient norm 2, not 1", step=1)
+
+    def embedding(norm: float) -> Observations:
+        whole = giving(stem=1.0, head=3.0)
+        late = replace(output("Encoder.act", norm), rounds=8)
+        return replace(whole, layer_outputs=(*whole.layer_outputs, late))
+
+    assert said(detached, embedding(1.0), embedding(2.0)) == detached.message
+
+
 def test_rows_in_another_order_may_be_the_reason_where_bits_differ(
     giving: Callable[..., Observations], run: Run
 ) -> None:

@@ -367,6 +367,16 @@ def test_layers_of_the_first_training_call_are_noted_in_their_order(recorded):
         ("Net", "Net"),
     ]
     assert run.layer_outputs[-1].output.shape == (4, 2)
+    assert {one.rounds for one in run.layer_outputs} == {0}
+
+
+def test_a_part_that_is_called_by_itself_later_is_known_to_be_late(recorded):
+    def script():
+        net = train(2)
+        net.head(torch.ones(1, net.head.in_features))
+
+    late = recorded(script, steps=1000).layer_outputs[-1]
+    assert (late.layer, late.rounds > 0) == ("Linear", True)
 
 
 def quadratic(weights, x, y):
