@@ -161,6 +161,38 @@ def test_sizes_that_are_drawn_in_the_step(check_noop: Check) -> None:
     check_noop(script(more=more), reason="sizes may be drawn")
 
 
+@pytest.mark.parametrize(
+    "resized",
+    [
+        "nn.functional.interpolate(x, scale_factor=2, mode='nearest')",
+        "nn.functional.interpolate(x, x.shape[-2:], mode='nearest')",
+        "nn.functional.interpolate(x, size=(height * 2, int(width / 2)))",
+        "nn.functional.interpolate(input=x, size=SIDE)",
+        "transforms.Resize((32, 32))(x)",
+    ],
+)
+def test_sizes_that_are_not_drawn_beside_other_draws(
+    check_transformed: Check, resized: str
+) -> None:
+    more = f"height, width = x.size()[2:]; t = torch.randint(0, 9, (8,)); x = {resized}"
+    check_transformed(*transformed(setup="SIDE = 32\ntorch.manual_seed(0)", more=more))
+
+
+@pytest.mark.parametrize(
+    "resized",
+    [
+        "nn.functional.interpolate(x, scale_factor=float(torch.rand(1)))",
+        "nn.functional.interpolate(x, size=(side, side))",
+        "nn.functional.interpolate(x, **sizes)",
+        "x.resize_(side)",
+        "nn.functional.interpolate(x, size=x.shape[side:])",
+    ],
+)
+def test_sizes_that_may_be_drawn(check_noop: Check, resized: str) -> None:
+    more = f"side = int(torch.randint(0, 9, (1,))); sizes = dict(size=side); x = {resized}"
+    check_noop(script(more=more), reason="sizes may be drawn")
+
+
 def test_a_mask_that_picks_samples(check_noop: Check) -> None:
     check_noop(script(more="x = x[y > 3]"), reason="varying number")
 

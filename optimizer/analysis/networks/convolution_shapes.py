@@ -14,6 +14,7 @@ from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
+from .drawn_sizes import may_be_drawn
 from .forward_code import forward_code, networks_run
 
 _RESIZING = frozenset(
@@ -91,7 +92,7 @@ def _in_code(resolver: Resolver, nodes: Sequence[Reached]) -> VaryingShape | Non
         )
         if name in _PICKS:
             return VaryingShape(module, node, "a varying number of elements is picked")
-        if name in _RESIZING and draws:
+        if name in _RESIZING and draws and may_be_drawn(resolver, node, module):
             return VaryingShape(module, node, "batches are resized, and sizes may be drawn")
     return None
 
