@@ -57,6 +57,8 @@ from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.networks.called_layers import library_layer
+from ..optimizer.analysis.networks.forward_code import parts_given
+from ..optimizer.analysis.networks.models import model_of
 from ..optimizer.analysis.networks.single_layers import is_single_layer
 from ..optimizer.analysis.networks.small_layers import MOST_LAYERS_AS_THEY_ARE, small_layers
 from ..optimizer.analysis.networks.trained import trained_or_in_part
@@ -195,6 +197,8 @@ class Compile(Transform):
     ) -> Change | Skip:
         step, point = together[0].step, together[0].point
         device = network_device(script.resolver, [each.network for each in together])
+        if device.kind is DeviceKind.CPU:  # it may be moved part by part
+            device = network_device(script.resolver, _parts(script, together))
         condition = None
         if script.targets_cuda(options):
             if device.kind is DeviceKind.CPU:
@@ -243,6 +247,16 @@ def _obstacle(
     if _is_free(options) and is_single_layer(script.resolver, network):
         return _SINGLE
     return None
+
+
+def _parts(script: TrainingScript, together: Iterable[_Final]) -> list[Model]:
+    """The networks that were made before those of ``together``, which hold them: ``GaussianDiffusion(unet)``."""
+    models = (
+        model_of(script.resolver, made)
+        for each in together
+        for made in parts_given(script.resolver, each.network)
+    )
+    return [model for model in models if model is not None]
 
 
 def _compiled_at(found: Sequence[_Candidate], compiled: Container[ast.Call]) -> set[_Named]:

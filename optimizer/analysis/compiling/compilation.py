@@ -14,7 +14,7 @@ from ..autograd.gradient_graphs import (
 )
 from ..calls.reach import Reached, reached_nodes
 from ..facts import CallFact, DataLoader, Fact, Model
-from ..networks.forward_code import called_names
+from ..networks.forward_code import called_names, parts_given
 from ..networks.models import models_behind, models_in
 from ..program.classes import class_attribute
 from ..program.syntax import FunctionNode, Module
@@ -149,14 +149,23 @@ def compile_candidates(
     trained: Iterable[Model],
     run: frozenset[FunctionNode | ast.Lambda],
 ) -> Iterator[tuple[CallFact, Model, CompilePoint | CompileObstacle]]:
-    """The networks ``step`` trains: a call of each, and its place or what keeps it from being compiled."""
-    networks = {network.node: network for network in trained}
+    """The networks ``step`` trains: a call of each, and its place or what keeps it from being compiled.
+
+    Where it calls none of them, the networks that hold one: ``GaussianDiffusion(unet)``.
+    """
     nodes = list(step.nodes(resolver))
+    forwards = [
+        (call, models_in(resolver, resolver.values(call.node.func, call.module)))
+        for call in (*forward_calls(resolver, nodes), *step.loop.forwards)
+    ]
+    every = [model for _, models in forwards for model in models]
+    networks = {network.node for network in trained}
+    if all(model.node not in networks for model in every):
+        networks |= {model.node for model in every if _holds(resolver, model, networks)}
     called: set[ast.Call] = set()
     named: set[str] = set()
-    for call in (*forward_calls(resolver, nodes), *step.loop.forwards):
-        values = resolver.values(call.node.func, call.module)
-        models = [model for model in models_in(resolver, values) if model.node in networks]
+    for call, run_there in forwards:
+        models = [model for model in run_there if model.node in networks]
         points = [_point(resolver, model, call, run) for model in models]
         # Which of several it is shows at run time: one statement would compile them all.
         refused = next((point for point in points if isinstance(point, CompileObstacle)), None)
@@ -178,6 +187,13 @@ def compile_candidates(
                     f"the step calls `{call.module.code(function)}`, which `compile` does not reach"
                 )
                 yield call, model, CompileObstacle(call.module, call.node, why)
+
+
+def _holds(resolver: Resolver, network: Model, parts: Container[ast.Call]) -> bool:
+    """Whether ``network``, of a first-party class, was given one of ``parts`` when it was made."""
+    return network.cls is not None and any(
+        made.call in parts for made in parts_given(resolver, network)
+    )
 
 
 def _point(
