@@ -857,6 +857,13 @@ def test_workers_that_must_not_live_on(
     check_noop(script(f"loader = {loader}\n", train=train), reason)
 
 
+def test_workers_there_are_keep_what_is_not_known(check_noop: Check) -> None:
+    code = FILES.replace("self.transform = transform", "self.transform = Flips()")
+    code = f"from elsewhere import Flips\n{code}"
+    loader = "loader = DataLoader(dataset, 64, num_workers=4)\n"
+    check_noop(script(loader, code), "what `self.transform` keeps between passes is not known")
+
+
 @pytest.mark.parametrize(
     "change", ["random.shuffle(dataset.paths)", "reorder(dataset)", "Files.suffix = str(epoch)"]
 )

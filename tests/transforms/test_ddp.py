@@ -481,6 +481,11 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
             "several optimizers",
         ),
         (
+            "    print(epoch, loss.item())",
+            "    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+            "the optimizer is made anew",
+        ),
+        (
             "        loss.backward()",
             "        if loss.item() < 0.1:\n            break\n        loss.backward()",
             "would stop by what each process has measured",

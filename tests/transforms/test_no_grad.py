@@ -843,6 +843,16 @@ EVALUATIONS = {
         """,
         "reaches a backward pass",
     ),
+    "outputs are trained on later under a scaler": (
+        """
+        scaler = torch.amp.GradScaler("cuda")
+        outputs = []
+        for x, y in test_loader:
+            outputs.append(model(x))
+        scaler.scale(torch.stack(outputs).mean()).backward()
+        """,
+        "reaches a backward pass",
+    ),
     "returned loss is trained on": (
         """
         def validate():

@@ -174,7 +174,8 @@ class CallEffects:
         if mutates(method):
             is_object = bool(makers) and not any(m.startswith("torch.") for m in makers)
             return Effect(in_result=True, kept_in=receiver, certain=not is_object)
-        if method in TENSOR_METHODS or self._networks.is_network(receiver, module):
+        is_scaler = method == "scale" and any(maker.endswith("GradScaler") for maker in makers)
+        if is_scaler or method in TENSOR_METHODS or self._networks.is_network(receiver, module):
             return _GOES_ON
         return _ENDS if reports or method in GRAPH_FREE_METHODS else _lost(call)
 

@@ -15,7 +15,7 @@ from ..networks.models import may_be_lbfgs
 from ..obstacles import Obstacle
 from ..precision.precision import find_frameworks
 from ..program.statements import are_alternatives
-from ..program.syntax import Module
+from ..program.syntax import FunctionNode, Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
 from ..training.loops import backward_calls
@@ -61,9 +61,12 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
-    another = _another(resolver, script.optimizers)
-    if another is not None:
+    pair = _another(resolver, script.optimizers)
+    if pair is not None:
+        one, another = pair
         why = "several optimizers take turns: which network waits for which gradients is not proven"
+        if _target(one) is not None and _target(one) == _target(another):
+            why = "the optimizer is made anew: that it goes on with the same weights is not proven"
         return Obstacle(another.module, another.node, why)
     if not script.optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
@@ -98,15 +101,29 @@ def _converted(script: TrainingScript) -> Fact | None:
     return None
 
 
-def _another(resolver: Resolver, optimizers: Iterable[Optimizer]) -> Optimizer | None:
-    """An optimizer that may train beside another: neither of them is left over, and the script does not choose one of both."""
+def _another(
+    resolver: Resolver, optimizers: Iterable[Optimizer]
+) -> tuple[Optimizer, Optimizer] | None:
+    """Two optimizers that may train beside each other: neither of them is left over, and the script does not choose one of both."""
     live = [each for each in optimizers if not never_runs(resolver, each.node, each.module)]
     for one, other in combinations(live, 2):
         if one.module is not other.module or not (
             are_alternatives(one.node, other.node, one.module)
             or _is_chosen_from(one.node, other.node, one.module)
         ):
-            return other
+            return one, other
+    return None
+
+
+def _target(optimizer: Optimizer) -> tuple[Module, FunctionNode | None, str] | None:
+    """The variable or attribute that alone is assigned ``optimizer``, and where it is."""
+    match optimizer.module.statement(optimizer.node):
+        case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
+            if value is optimizer.node:
+                function = optimizer.module.function(optimizer.node)
+                return optimizer.module, function, ast.unparse(target)
+        case _:
+            pass
     return None
 
 

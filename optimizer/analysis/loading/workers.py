@@ -300,8 +300,12 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
         if dataset.kind in {DatasetKind.UNKNOWN, DatasetKind.FOREIGN}:
             return f"what {dataset.name} keeps between passes is not known"
     for obstacle in work.obstacles:
-        if obstacle.hazard in {Hazard.STATE, Hazard.UNSEEN}:
+        if obstacle.hazard is Hazard.STATE:
             return f"{obstacle.message} ({obstacle.place})"
+        if obstacle.hazard is Hazard.UNSEEN:
+            return (
+                f"what `{obstacle.excerpt}` keeps between passes is not known ({obstacle.place})"
+            )
     return None
 
 
