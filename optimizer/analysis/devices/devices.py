@@ -125,13 +125,19 @@ def _value_kind(resolver: Resolver, value: Value, within: frozenset[ast.Call]) -
             is_index = makers == frozenset({"torch.cuda.device_count"})
             return DeviceKind.CUDA if is_index else DeviceKind.UNKNOWN
         case Option():
-            return DeviceKind.CHOSEN
+            return DeviceKind.CUDA if _is_index(resolver, value) else DeviceKind.CHOSEN
         case Attribute(_, "device"):
             return DeviceKind.CHOSEN
         case Attribute(Made() as device, "type") if is_device(device):
             return _value_kind(resolver, device, within)
         case _:
             return DeviceKind.UNKNOWN
+
+
+def _is_index(resolver: Resolver, option: Option) -> bool:
+    """Whether ``option`` is an integer, which as a device is the index of a GPU: ``--local_rank`` of ``type=int``."""
+    kind = call_argument(option.call, "type")
+    return kind is not None and resolver.names(kind, option.module) == frozenset({"builtins.int"})
 
 
 def _beginning(node: ast.expr) -> str | None:

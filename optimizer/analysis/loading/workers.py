@@ -303,9 +303,7 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
         if obstacle.hazard is Hazard.STATE:
             return f"{obstacle.message} ({obstacle.place})"
         if obstacle.hazard is Hazard.UNSEEN:
-            return (
-                f"what `{obstacle.excerpt}` keeps between passes is not known ({obstacle.place})"
-            )
+            return f"what `{obstacle.excerpt}` keeps between passes is not known ({obstacle.place})"
     return None
 
 

@@ -43,6 +43,10 @@ Script = Callable[..., TrainingScript]
             DeviceKind.CHOSEN,
         ),
         (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--gpu', type=int)\nd = p.parse_args().gpu",
+            DeviceKind.CUDA,
+        ),
+        (
             "if torch.cuda.is_available():\n    d = 'cuda'\nelif torch.backends.mps.is_available():\n"
             "    d = 'mps'\nelse:\n    d = 'cpu'",
             DeviceKind.CHOSEN,
