@@ -163,6 +163,8 @@ class CommaList:
         indent = _last_line(starts[begun]) if begun is not None else ""
         if begun is None or all(map(_breaks, self.gaps)) or indent.strip() or "#" in self.tail:
             return gap
+        if self._trailing_comma and all(map(_breaks, self.gaps[-2:])):
+            return gap  # the last ones have a line each: `data, 64,` and then one keyword a line
         kept = zip(self.items[begun:], [*self.gaps[begun:], ""], strict=True)
         text = indent + "".join(part + behind for part, behind in kept)
         last = _last_line(text) if begun == 0 else text

@@ -957,11 +957,14 @@ def test_no_place_below_a_test(check_noop: Check, loop: str, reason: str) -> Non
     check_noop(script(loop=USE + loop), reason=reason)
 
 
-def test_images_that_data_parallel_copies_are_normalized_by_the_workers(check_noop: Check) -> None:
+@pytest.mark.parametrize("test", ["gpu is not None", "gpu is not None and use_cuda"])
+def test_images_that_data_parallel_copies_are_normalized_by_the_workers(
+    check_noop: Check, test: str
+) -> None:
     """As in PyTorch's example for ImageNet: only with ``--gpu`` the loop copies them itself."""
     parallel = "gpu = None\nmodel = nn.DataParallel(model).cuda()\n"
     check_noop(
-        script(loop=parallel + UNDER.replace("if use_cuda:", "if gpu is not None:")),
+        script(loop=parallel + UNDER.replace("if use_cuda:", f"if {test}:")),
         reason="where `gpu` is None, they stay on the host until `DataParallel` copies them",
     )
 

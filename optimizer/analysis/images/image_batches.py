@@ -96,15 +96,21 @@ def _other_script(resolver: Resolver, group: list[ImageTrace]) -> Obstacle | Non
 def _left_to_data_parallel(resolver: Resolver, copies: Iterable[ImageCopy]) -> Obstacle | None:
     """A copy to the GPU of a number, where without a number ``DataParallel`` copies: the host would normalize, without its workers."""
     for copy in copies:
-        match copy.under.node.test if copy.under is not None else None:
-            case ast.Compare(gpu, [ast.IsNot()], [ast.Constant(None)]):
-                if data_parallel_calls(resolver):
-                    code = copy.module.code(gpu)
-                    message = f"where `{code}` is None, they stay on the host until `DataParallel` copies them"
-                    return Obstacle(copy.module, copy.node, message)
-            case _:
-                pass
+        for test in _all_of(copy.under.node.test) if copy.under is not None else ():
+            match test:
+                case ast.Compare(gpu, [ast.IsNot()], [ast.Constant(None)]):
+                    if data_parallel_calls(resolver):
+                        code = copy.module.code(gpu)
+                        message = f"where `{code}` is None, they stay on the host until `DataParallel` copies them"
+                        return Obstacle(copy.module, copy.node, message)
+                case _:
+                    pass
     return None
+
+
+def _all_of(test: ast.expr) -> list[ast.expr]:
+    """The tests that all must be true for ``test`` to be."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def _mixed_images(group: list[ImageTrace]) -> Obstacle | None:

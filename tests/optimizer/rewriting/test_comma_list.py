@@ -131,6 +131,8 @@ def test_an_item_between_two_lines_of_several_goes_to_the_shorter(
         ("(\n    a([\n        1,\n    ]), b\n)", "(\n    a([\n        1,\n    ]), b, new\n)"),
         ("(\n    a,\n    b)", "(\n    a,\n    b,\n    new)"),
         ("(\n    a, b,\n    c # c\n)", "(\n    a, b,\n    c, # c\n    new\n)"),
+        ("(a, b,\n    c,\n    d,\n)", "(a, b,\n    c,\n    d,\n    new,\n)"),
+        ("(a, b,\n    c, d,\n)", "(a, b,\n    c, d, new,\n)"),
     ],
 )
 def test_a_line_that_is_full(text: str, expected: str) -> None:
