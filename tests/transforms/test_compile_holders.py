@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
 Check = Callable[..., None]
 
 SCRIPT = """\
@@ -71,3 +73,37 @@ def test_what_is_called_by_itself_is_compiled_alone(check_transformed: Check) ->
 def test_the_network_around_it_leaves_the_graph(check_noop: Check) -> None:
     more = "\n        print(noise.sum())"
     check_noop(script(more=more), reason="printing breaks the graph")
+
+
+GAN = """\
+import torch
+from torch import nn
+
+
+class GAN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.critic = nn.Linear(8, 1)
+
+    def noise(self, n):
+        return torch.randn(n, 8, device="cuda")
+
+    def fit(self, loader, optimizer):
+        for epoch in range(100):
+            for x in loader:
+                optimizer.zero_grad()
+                loss = (self.critic(x.cuda()) - self.critic(self.noise(len(x)))).mean()
+                loss.backward()
+                optimizer.step()
+
+
+gan = GAN().cuda()
+gan.fit(loader, torch.optim.Adam(gan.critic.parameters()))
+"""
+
+
+def test_parts_that_a_network_calls_are_no_methods_of_it(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    (file,) = rewrite(GAN, ["compile"]).files
+    assert not any("does not reach" in skip.message for skip in file.skips)

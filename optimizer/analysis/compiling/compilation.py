@@ -18,7 +18,7 @@ from ..networks.forward_code import called_names, parts_given
 from ..networks.models import models_behind, models_in
 from ..program.classes import class_attribute
 from ..program.syntax import FunctionNode, Module
-from ..training.loops import backward_calls, forward_calls
+from ..training.loops import backward_calls, forward_calls, is_forward
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from .compile_points import CompilePoint, compile_point
@@ -217,13 +217,17 @@ def _point(
 
 
 def _method_calls(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[CallFact]:
-    """The calls of first-party methods, and of ``forward``, on something."""
+    """The calls of ``forward``, and of first-party methods that run networks: not ``self.noise(n)``, nor a layer of ``self``."""
     for reached in nodes:
-        node = reached.node
+        node, module = reached.node, reached.module
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        if node.func.attr == "forward" or resolver.callees(node, reached.module):
-            yield CallFact(reached.module, node, node.func.attr)
+        if node.func.attr == "forward":
+            yield CallFact(module, node, node.func.attr)
+        elif resolver.callees(node, module) and not is_forward(resolver, node, module):
+            inside = reached_nodes(resolver, [node], module)
+            if any(True for _ in forward_calls(resolver, inside)):
+                yield CallFact(module, node, node.func.attr)
 
 
 def provable_steps(resolver: Resolver, step: StepCode) -> int | None:
