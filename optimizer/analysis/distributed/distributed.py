@@ -62,6 +62,7 @@ from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .told_figures import ToldFigures, find_told_figures
+from .wrapper_tests import wrapper_test_edits
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +198,8 @@ class _Plan:
                 raise _NotPossibleError(use)
         if len(uses) > 1:
             self._refuse(uses[1], "`DataParallel` is used more than once")
+        wrapped = [use for use in uses if isinstance(use, DataParallelUse)]
+        yield from wrapper_test_edits(resolver, wrapped, self._names)
         if uses and isinstance(uses[0], DataParallelUse):
             replaced = wrap_instead(script, uses[0], wrapping)
             if isinstance(replaced, Obstacle):
