@@ -10,7 +10,7 @@ The global batch stays the script's: each process takes an equal part of it. A `
 in another order in every epoch. Each process uses its own GPU (what an option chooses, also by `CUDA_VISIBLE_DEVICES`, is
 that of a process that is alone) and its own random numbers; the data is downloaded or written by the first one while the others wait; only the first one prints,
 logs (a log that is kept open is nowhere for the others) and saves. Checkpoints keep their keys: the wrapped network has a variable of its own, or `.module` where `DataParallel`
-had put it. The process group is destroyed at exit, also behind an error; where the processes hand numbers to each other, its threads get
+had put it, also where the script asks whether it is wrapped. A seed that is drawn is that of the first process. The process group is destroyed at exit, also behind an error; where the processes hand numbers to each other, its threads get
 a moment more, for one that lets go of a tensor when Python has begun to shut down would abort the process. Started as before, with `python train.py`, the script
 is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
 several; what follows `--` on the command line of torchopt becomes the script's arguments there. A file of that name that says

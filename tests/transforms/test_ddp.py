@@ -965,6 +965,20 @@ import sys
 
 log = open('log.txt', 'w')
 """
+LOG_THAT_RESUMES = """\
+class Log:
+    def __init__(self, path):
+        self.file = open(path)
+        self.lines = [line for line in self.file]
+        self.file.close()
+        self.file = open(path, 'a')
+
+    def tell(self, text):
+        if self.file is not None:
+            self.file.write(text)
+
+log = Log('log.txt')
+"""
 LOG_OF_A_CLASS = """\
 class Log:
     def __init__(self, path):
@@ -991,6 +1005,11 @@ log = Log('log.txt')
             LOG_OF_A_CLASS,
             "log.tell(str(epoch))",
             "open(path if RANK == 0 else os.devnull, mode='a')",
+        ),
+        (
+            LOG_THAT_RESUMES,
+            "log.tell(str(epoch))",
+            "open(path if RANK == 0 else os.devnull, 'a')",
         ),
     ],
 )

@@ -53,15 +53,17 @@ def agree_on_decisions(
     step: StepCode,
     sums: Collection[tuple[ast.AST, str]],
     reductions: Collection[ast.AST],
+    common: Collection[ast.AST],
     names: ProcessNames,
 ) -> Agreement | Obstacle:
     """How the first process decides for all where that is needed, or what stands against it.
 
-    ``sums`` are the variables that processes have in common behind a loop; at ``reductions`` they exchange something.
+    ``sums`` are the variables that processes have in common behind a loop, as they have the values of ``common``; at
+    ``reductions`` they exchange something.
     """
     agreed: dict[ast.expr, Module] = {}
     for _ in range(_MOST_DECISIONS):
-        decisions = _Decisions(script, step, sums, [*reductions, *agreed], agreed)
+        decisions = _Decisions(script, step, sums, [*reductions, *agreed], [*common, *agreed])
         problem = next(decisions.problems(), None)
         if problem is None:
             edits = tuple(_agreement(each, module, names) for each, module in agreed.items())

@@ -29,6 +29,7 @@ from ..training.steps import StepCode
 from ..training.synchronization import accumulation_edits
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
+from .common_seeds import find_common_seeds
 from .data_parallel import (
     DataParallelUse,
     data_parallel_calls,
@@ -98,6 +99,7 @@ class _Plan:
         self._resolver = script.resolver
         self._names = ProcessNames(script.entry)
         self._sync_batchnorm = sync_batchnorm
+        self._seeds = find_common_seeds(script)
         self._notes: list[str] = []
         self._flow: NetworkFlow | None = None
         self._forward: CallFact | None = None
@@ -105,7 +107,7 @@ class _Plan:
 
     def distribution(self) -> Distribution:
         script, step, resolver = self._script, self._step, self._resolver
-        self._refuse_if(script_obstacle(script, step))
+        self._refuse_if(script_obstacle(script, step, self._seeds))
         for module in script.modules:
             self._refuse_if(taken_name(module))
         loaders = self._loaders()
@@ -126,6 +128,7 @@ class _Plan:
         edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
         edits += checkpoint_edits(self._script, self._step.loop, self._names)
         edits += log_edits(self._resolver, script.modules, self._names)
+        edits += self._seeds.edits(self._names)
         self._say_what_changes()
         # Only now is known what the processes hand to each other.
         edits[0] = process_group_edit(meeting, self._names, waits_long=waits_long)
@@ -151,6 +154,7 @@ class _Plan:
     ) -> MeetingPlace:
         entry = self._script.entry
         beforehand: set[ast.AST] = {loader.loader.node for loader in loaders}
+        beforehand |= {call for call, _ in self._seeds.drawn}
         if preparation is not None:
             beforehand.add(preparation.node)
         place = meeting_place(self._resolver, entry, blocks, beforehand)
@@ -225,7 +229,9 @@ class _Plan:
         return [self._sharded(loader) for loader in loaders]
 
     def _sharded(self, loader: DataLoader) -> ShardedLoader:
-        sharded = shard_loader(self._script, loader, self._step.loop, self._names, self._gpus)
+        sharded = shard_loader(
+            self._script, loader, self._step.loop, self._names, self._gpus, self._seeds
+        )
         if not isinstance(sharded, ShardedLoader):
             raise _NotPossibleError(sharded)
         return sharded
@@ -267,6 +273,7 @@ class _Plan:
                 *((a.loop.node, a.name) for share in shares.loops for a in share.accumulators),
             ],
             [step.loop.node, *(share.node for share in shares.loops)],
+            [call for call, _ in self._seeds.drawn],
             names,
         )
         if isinstance(agreed, Obstacle):

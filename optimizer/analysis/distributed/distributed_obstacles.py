@@ -27,6 +27,7 @@ from ..training.steps import StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
 from ..values.values import External, Made
+from .common_seeds import CommonSeeds
 from .data_parallel import DATA_PARALLEL, distributed_call
 from .process_gpus import gpu_obstacle
 
@@ -46,10 +47,11 @@ _SPLITS = frozenset(
 )
 _ADD_UP = frozenset({Reduction.MEAN, Reduction.WEIGHTED, Reduction.SUM})
 """Losses of which the parts of a batch make up that of the whole."""
+_TOLD = frozenset({"generator", "random_state", "seed"})
 _LIBRARY = {"torch": "torch", "numpy": "numpy", "random": "random", "sklearn": "numpy"}
 
 
-def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
+def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) -> Fact | None:
     """What of the script as a whole stands against several processes."""
     resolver = script.resolver
     framework = next(iter(find_frameworks(resolver)), None)
@@ -82,8 +84,8 @@ def script_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     return (
         gpu_obstacle(resolver)
         or _converted(script)
-        or _unseeded(script)
-        or _gathered(script, step)
+        or _unseeded(script, seeds)
+        or _gathered(script, step, seeds)
         or _averages(script)
     )
 
@@ -220,28 +222,31 @@ def _without_scaler(resolver: Resolver, loss: ast.expr, module: Module) -> ast.e
     return loss
 
 
-def _unseeded(script: TrainingScript) -> Fact | None:
+def _unseeded(script: TrainingScript, seeds: CommonSeeds) -> Fact | None:
     """Where data is split by chance, and by another chance in every process."""
     for module in script.modules:
         for call in module.calls:
             for name in script.resolver.names(call.func, module) & _SPLITS:
-                told = {"generator", "random_state", "seed"} & {k.arg for k in call.keywords}
+                told = [k.value for k in call.keywords if k.arg in _TOLD]
                 library = _LIBRARY[name.partition(".")[0]]
                 inside = module.function(call)
-                if told or script.seeding.is_seeded(library):
-                    continue
                 if inside is not None and inside not in script.functions_run:
                     continue
-                why = f"drawn without a seed, this would be another one in every process (seed {library})"
-                return Obstacle(module, call, why)
+                if not told and not script.seeding.is_seeded(library):
+                    why = f"drawn without a seed, this would be another one in every process (seed {library})"
+                    return Obstacle(module, call, why)
+                alike = not any(seeds.differs(each, module) for each in told)
+                if not alike or (not told and not seeds.are_alike(library)):
+                    why = "this would be another one in every process, for so is its seed"
+                    return Obstacle(module, call, why)
     return None
 
 
-def _gathered(script: TrainingScript, step: StepCode) -> Fact | None:
+def _gathered(script: TrainingScript, step: StepCode, seeds: CommonSeeds) -> Fact | None:
     """Where tensors to be trained on, such as features, are gathered in an order that every process shuffles by itself."""
     datasets = (find_datasets(script.resolver, loader) for loader in step.loop.loaders)
     in_memory = any(d.kind is DatasetKind.IN_MEMORY for found in datasets for d in found)
-    if script.seeding.is_seeded("torch") or not in_memory:
+    if not in_memory or seeds.are_alike("torch"):
         return None
     for loop in script.loops:
         if loop.kind in {LoopKind.TRAINING, LoopKind.EPOCHS} or not _gathers(loop):
@@ -250,7 +255,7 @@ def _gathered(script: TrainingScript, step: StepCode) -> Fact | None:
             if loader not in step.loop.loaders and "shuffle" in loader.arguments:
                 shuffle = loader.arguments["shuffle"]
                 if not script.resolver.is_always(shuffle.value, shuffle.module, False):
-                    why = "gathered from a shuffled DataLoader without a seed, the data would have another order in every process (seed torch)"
+                    why = "gathered from a shuffled DataLoader without a common seed, the data would have another order in every process (seed torch)"
                     return Obstacle(loader.module, loader.node, why)
     return None
 

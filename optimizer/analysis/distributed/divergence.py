@@ -2,7 +2,8 @@
 
 A variable diverges where one of the bindings that reach it does: from a batch or a network's results, from random
 numbers or the clock, or because it was made under a condition that diverges. Objects that are handed something that
-diverges do from then on. Reductions and broadcasts (``agreed``) end it.
+diverges do from then on; of one that is given it as an attribute or under a key (``args.seed = draw()``) that part does.
+Reductions and broadcasts (``agreed``) end it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..program.trees import child_nodes
 from ..training.loops import WRAPPING_ITERATORS, is_forward, iterated_loaders
 from ..values.resolver import Resolver
 from ..values.unpacking import unpacked_element
-from ..values.values import Class, External, Instance, Made
+from ..values.values import External, Made
+from .object_parts import NO_PART, Holder, ObjectParts, part_name
 
 CLOCK = ("time.", "datetime.", "uuid.", "os.getpid", "builtins.input", "torch.cuda.mem", "psutil.")
 _SAME_ANYWAY = frozenset(
@@ -48,6 +50,7 @@ class Divergence:
         self._sums = frozenset(sums)
         self._bindings: set[Binding] = set()
         self._attributes: set[tuple[ast.ClassDef, str]] = set()
+        self._parts = ObjectParts(resolver)
         self._returns: set[ast.AST] = set()
         self._owners = list(self._all_bindings())
         self._settle()
@@ -104,13 +107,20 @@ class Divergence:
 
     def _settle(self) -> None:
         size = -1
-        while size != len(self._bindings) + len(self._attributes) + len(self._returns):
-            size = len(self._bindings) + len(self._attributes) + len(self._returns)
+        while size != self._size():
+            size = self._size()
             for module, binding in self._owners:
-                if binding not in self._bindings and self._binding(binding, module):
-                    self._bindings.add(binding)
+                if binding not in self._bindings:
+                    if self._binding(binding, module):
+                        self._bindings.add(binding)
+                    else:
+                        self._parts.follow(binding, module)
             for module in self._resolver.project.modules:
                 self._effects(module)
+
+    def _size(self) -> int:
+        wholes = len(self._bindings) + len(self._attributes) + len(self._returns)
+        return wholes + len(self._parts)
 
     def _binding(self, binding: Binding, module: Module) -> bool:
         match binding.source:
@@ -134,7 +144,7 @@ class Divergence:
         return self.decides(node, module) is not None
 
     def _part(self, value: ast.expr, path: Path, module: Module) -> bool:
-        return self._expression(unpacked_element(value, path), module)
+        return self._expression(unpacked_element(value, path), module, NO_PART)
 
     def _element(self, iterable: ast.expr, path: Path, module: Module) -> bool:
         if path[:1] == (0,) and self._counts(iterable, module):
@@ -165,27 +175,39 @@ class Divergence:
         for site in self._resolver.call_sites(function):
             passed = argument_for(function, name, site.call, site.bound)
             given = passed.given if passed is not None else None
-            if given is not None and self._expression(given, site.module):
+            if given is not None and self._expression(given, site.module, NO_PART):
                 return True
         return False
 
     # What statements do to objects
 
     def _effects(self, module: Module) -> None:
+        self._returned(module)
+        self._stored(module)
+        self._called_upon(module)
+
+    def _returned(self, module: Module) -> None:
         for node in module.nodes_of(ast.Return):
             function = module.function(node)
             if function is None or function in self._returns or node.value is None:
                 continue
-            if self._expression(node.value, module) or self._made_under(node, module):
+            if self._expression(node.value, module, NO_PART) or self._made_under(node, module):
                 self._returns.add(function)
+
+    def _stored(self, module: Module) -> None:
         for node in module.nodes_of(ast.Assign, ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 for part in [target, *(target.elts if isinstance(target, ast.Tuple) else [])]:
-                    if isinstance(part, ast.Attribute | ast.Subscript) and (
-                        self._expression(node.value, module) or self._made_under(node, module)
-                    ):
-                        self._changed(part, module)
+                    if isinstance(part, ast.Attribute | ast.Subscript):
+                        if self._expression(node.value, module, NO_PART) or self._made_under(
+                            node, module
+                        ):
+                            self._changed(part, module)
+                        else:
+                            self._parts.keep(part, node.value, module)
+
+    def _called_upon(self, module: Module) -> None:
         for call in module.calls:
             function = call.func
             if not isinstance(function, ast.Attribute) or self._resolver.names(function, module):
@@ -196,72 +218,81 @@ class Divergence:
                 if any(self._expression(argument, module) for argument in given):
                     self._changed(function.value, module)
 
-    def _changed(self, target: ast.expr, module: Module) -> None:
-        """The object that ``target`` is a part of has got something that diverges."""
+    def _changed(self, target: ast.expr, module: Module, part: str | None = None) -> None:
+        """The object that ``target`` is a part of has got something that diverges; of ``target`` that is its ``part``."""
         base = target
         while isinstance(base, ast.Attribute | ast.Subscript):
             if isinstance(base, ast.Attribute):
-                classes = list(self._classes_of(base.value, module))
-                self._attributes.update((cls.node, base.attr) for cls in classes)
+                classes = [cls.node for cls in self._parts.classes_of(base.value, module)]
+                for cls in classes:
+                    self._mark((cls, base.attr), part)
                 if classes:
                     return
+            part = part_name(base)
             base = base.value
         if isinstance(base, ast.Name):
             found = module.scope(base).lookup(base.id)
             for binding in found[1] if found else ():
-                if binding not in self._bindings:
-                    self._bindings.add(binding)
-                    self._changed_arguments(binding)
+                if self._mark(binding, part):
+                    self._changed_arguments(binding, part)
 
-    def _classes_of(self, owner: ast.expr, module: Module) -> Iterator[Class]:
-        """The first-party classes that ``owner`` may be an object of."""
-        for value in self._resolver.values(owner, module):
-            if isinstance(value, Instance):
-                yield value.cls
-            elif isinstance(value, Made) and isinstance(value.maker, Class):
-                yield value.maker
+    def _mark(self, holder: Holder, part: str | None) -> bool:
+        """Let ``part`` of what ``holder`` keeps diverge, all of it for None; whether it did not before."""
+        if part is not None:
+            return self._parts.add(holder, part)
+        if isinstance(holder, Binding):
+            known = holder in self._bindings
+            self._bindings.add(holder)
+        else:
+            known = holder in self._attributes
+            self._attributes.add(holder)
+        return not known
 
-    def _changed_arguments(self, binding: Binding) -> None:
+    def _changed_arguments(self, binding: Binding, part: str | None) -> None:
         if isinstance(binding.source, Parameter) and isinstance(
             function := binding.source.function, ast.FunctionDef
         ):
             for site in self._resolver.call_sites(function):
                 passed = argument_for(function, binding.name, site.call, site.bound)
                 if passed is not None and isinstance(passed.given, ast.Name | ast.Attribute):
-                    self._changed(passed.given, site.module)
+                    self._changed(passed.given, site.module, part)
 
     # Expressions
 
-    def _expression(self, node: ast.expr, module: Module) -> bool:
+    def _expression(self, node: ast.expr, module: Module, part: str | None = None) -> bool:
+        """Whether ``node`` diverges, or of the object that it is the ``part`` that is asked for."""
         if node in self._agreed:
             return False
         match node:
             case ast.Constant() | ast.Lambda():
                 return False
             case ast.Name():
-                return self._name(node, module)
+                return self._name(node, module, part)
             case ast.Attribute(value=value, attr=attr):
                 return attr not in _SHAPE and (
-                    self._of_object(node, module) or self._expression(value, module)
+                    self._of_object(node, module, part) or self._expression(value, module, attr)
                 )
             case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
                 return False
+            case ast.Subscript(value=value, slice=ast.Constant(value=str() as key)):
+                return self._expression(value, module, f"[{key}]")
             case ast.Call():
                 return self._call(node, module)
             case _:
                 return any(self._expression(child, module) for child in _expressions(node))
 
-    def _of_object(self, node: ast.Attribute, module: Module) -> bool:
-        """Whether ``node`` is an attribute in which an object of the script keeps something that diverges."""
-        for cls in self._classes_of(node.value, module):
-            if (cls.node, node.attr) in self._attributes:
+    def _of_object(self, node: ast.Attribute, module: Module, part: str | None) -> bool:
+        """Whether ``node`` is an attribute in which an object of the script keeps something of which ``part`` diverges."""
+        for cls in self._parts.classes_of(node.value, module):
+            holder = (cls.node, node.attr)
+            if holder in self._attributes or self._parts.has(holder, part):
                 return True
             for method in cls.node.body:  # a property
                 if method in self._returns and getattr(method, "name", "") == node.attr:
                     return True
         return False
 
-    def _name(self, node: ast.expr, module: Module) -> bool:
+    def _name(self, node: ast.expr, module: Module, part: str | None = None) -> bool:
         if not isinstance(node, ast.Name):
             return False
         scope = module.scope(node)
@@ -269,10 +300,11 @@ class Divergence:
         if found is None:
             return False
         owner, bindings = found
-        if not any(binding in self._bindings for binding in bindings):
+        diverging = {b for b in bindings if b in self._bindings or self._parts.has(b, part)}
+        if not diverging:
             return False
         seen = reaching_bindings(module, owner, bindings, scope, node)
-        return any(b in self._bindings and not self._is_summed(b, node, module) for b in seen)
+        return any(b in diverging and not self._is_summed(b, node, module) for b in seen)
 
     def _is_summed(self, binding: Binding, use: ast.Name, module: Module) -> bool:
         """Whether ``binding`` is in a loop whose sums all processes share, and ``use`` below it."""
@@ -296,7 +328,7 @@ class Divergence:
         if callees:
             if all(getattr(callee.node, "name", "") != "__init__" for callee in callees):
                 return any(callee.node in self._returns for callee in callees)
-            return any(self._expression(argument, module) for argument in given)
+            return any(self._expression(argument, module, NO_PART) for argument in given)
         if isinstance(call.func, ast.Attribute):
             sizes = call.func.attr == "size" and [ast.dump(a) for a in call.args] == [
                 ast.dump(ast.Constant(0))

@@ -13,6 +13,8 @@ from ..values.resolver import Resolver
 from .process_names import Place, ProcessNames
 
 _WRITES = frozenset({"write", "writelines", "flush", "close"})
+_READS = frozenset({"read", "readline", "readlines", "closed"})
+"""What no file that is open for writing does: where a variable has such a use, it also holds another file by then."""
 _WRITERS = frozenset({"csv.writer", "csv.DictWriter"})
 
 
@@ -26,7 +28,8 @@ def is_log(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     match module.parents[call]:
         case ast.Assign(targets=[ast.Name() | ast.Attribute() as target]):
             uses = list(reads_of(resolver, target, module))
-            return bool(uses) and all(_only_writes(resolver, *use) for use in uses)
+            writes = [use for use in uses if not _is_of_other_file(*use)]
+            return bool(writes) and all(_only_writes(resolver, *use) for use in writes)
         case _:
             return False
 
@@ -42,6 +45,19 @@ def log_edits(
                 first = f"{names.name(Place.RANK, module)} == 0"
                 code = f"{module.code(call.args[0])} if {first} else {nowhere}"
                 yield FileEdit(module.path, ReplaceExpression(module.span(call.args[0]), code))
+
+
+def _is_of_other_file(use: ast.expr, module: Module) -> bool:
+    """Whether ``use`` reads a file, or asks whether there is one."""
+    match module.parents[use]:
+        case ast.Attribute(attr=method):
+            return method in _READS
+        case ast.For(iter=iterable) | ast.comprehension(iter=iterable):
+            return iterable is use
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case _:
+            return False
 
 
 def _only_writes(resolver: Resolver, use: ast.expr, module: Module) -> bool:

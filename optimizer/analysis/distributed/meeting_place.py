@@ -42,7 +42,8 @@ def meeting_place(
         if outside and not _reaches(resolver, block, together):
             continue
         for statement in block.before:
-            if _starts(resolver, statement, block.module):
+            inside = any(node in together for node in ast.walk(statement))
+            if inside or _starts(resolver, statement, block.module):
                 return MeetingPlace(block.module, statement, bool(outside))
     if not blocks:
         return None

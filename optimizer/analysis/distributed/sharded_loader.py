@@ -19,6 +19,7 @@ from ..training.batch_division import counted_on, known_number, other_use
 from ..values.resolver import Resolver
 from ..values.values import Literal
 from .asked_sizes import asked_size_edits, asked_size_obstacle
+from .common_seeds import CommonSeeds
 from .process_names import Place, ProcessNames
 
 _SAMPLER = "train_sampler"
@@ -41,8 +42,9 @@ def shard_loader(
     loop: Loop,
     names: ProcessNames,
     processes: int | None,
+    seeds: CommonSeeds,
 ) -> ShardedLoader | Fact:
-    """``loader`` with a DistributedSampler, or what forbids that."""
+    """``loader`` with a DistributedSampler, or what forbids that. It is seeded as the script is, if by one of ``seeds``."""
     resolver = script.resolver
     obstacle = _obstacle(script, loader, loop, processes or 1)
     if obstacle is not None:
@@ -72,7 +74,9 @@ def shard_loader(
     sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
     shuffle = loader.arguments.get("shuffle")
     shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)
-    given = ", ".join([code, *_sampler_arguments(script, loader, shuffle, shuffles)])
+    given = ", ".join(
+        [code, *_sampler_arguments(script, loader, shuffle, seeds if shuffles else None)]
+    )
     if module is not script.entry and module.function(loader.node) is None:
         # Made as the file is imported, before the processes have met.
         given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
@@ -226,24 +230,28 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
 
 
 def _sampler_arguments(
-    script: TrainingScript, loader: DataLoader, shuffle: Argument | None, shuffles: bool
+    script: TrainingScript,
+    loader: DataLoader,
+    shuffle: Argument | None,
+    seeds: CommonSeeds | None,
 ) -> Iterator[str]:
+    """The arguments of the sampler; ``seeds`` where it shuffles."""
     resolver = script.resolver
-    if shuffle is None or not shuffles:
+    if shuffle is None or seeds is None:
         yield "shuffle=False"
     elif not _is(resolver, loader, shuffle, True) and not (
         (own := _empty_sampler(loader)) is not None and _asks_for(shuffle.value, own.id)
     ):
         yield f"shuffle={_said(loader, 'shuffle')}"
-    seed = _seed(script, loader)
-    if shuffles and seed is not None:
+    seed = _seed(script, loader, seeds) if seeds is not None else None
+    if seed is not None:
         yield f"seed={seed}"
     drop_last = loader.arguments.get("drop_last")
     if drop_last is not None and not _is(resolver, loader, drop_last, False):
         yield f"drop_last={_said(loader, 'drop_last')}"
 
 
-def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
+def _seed(script: TrainingScript, loader: DataLoader, common: CommonSeeds) -> str | None:
     """The script's own seed as it can be written where the loader is made."""
     seeds = [seed for seed in script.seeding.seeds if "torch" in seed.libraries]
     if not seeds or not isinstance(seeds[0].node, ast.Call) or not seeds[0].node.args:
@@ -254,6 +262,8 @@ def _seed(script: TrainingScript, loader: DataLoader) -> str | None:
     base = first_name(first)
     if base is None or place is not loader.module:
         return None
+    if not common.is_alike(seeds[0]):
+        return None  # the processes have to shuffle alike
     there = place.scope(first).lookup(base.id)
     here = loader.module.scope(loader.node).lookup(base.id)
     same = there is not None and here is not None and there[0] is here[0]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import random
 
 import torch
 from torch import nn
@@ -49,8 +50,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=24)
+    parser.add_argument("--seed", type=int)
     args = parser.parse_args()
-    torch.manual_seed(11)
+    if args.seed is None:
+        args.seed = random.randint(1, 10000)
+    random.seed(args.seed)
+    torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train_loader = DataLoader(Waves(216, 0), batch_size=args.batch_size, shuffle=True)
     val_loader = DataLoader(Waves(60, 1), batch_size=args.batch_size, shuffle=False)
@@ -71,7 +76,8 @@ def main():
         history.append({"loss": loss, "hits": hits, "val_loss": val_loss, "val_hits": val_hits})
         if val_hits > best:
             best = val_hits
-            torch.save(model.module.state_dict(), "best.pt")
+            inner = model.module if isinstance(model, nn.DataParallel) else model
+            torch.save(inner.state_dict(), "best.pt")
     with open("history.json", "w") as file:
         json.dump(history, file)
 
