@@ -140,3 +140,53 @@ def test_the_size_of_a_batch_of_one_loader_or_another(
         "print(count(loader), count(test))\nmodel =",
     )
     assert left_alone(rewrite(source, ["ddp"], **GPUS), "may be that of a loader that every")
+
+
+SAMPLED = SCRIPT.replace(
+    LOADER,
+    "order = RandomSampler(data)\nloader = DataLoader(data, sampler=order, batch_size=args.batch_size)\n",
+).replace("import DataLoader,", "import DataLoader, RandomSampler, SequentialSampler,")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "made"),
+    [
+        ("", "", "order = DistributedSampler(data) if WORLD_SIZE > 1 else RandomSampler(data)"),
+        (
+            "RandomSampler(data)",
+            "SequentialSampler(data)",
+            "DistributedSampler(data, shuffle=False) if WORLD_SIZE > 1 else SequentialSampler(data)",
+        ),
+        (
+            "sampler=order,",
+            "sampler=RandomSampler(data), drop_last=True,",
+            "DistributedSampler(data, drop_last=True) if WORLD_SIZE > 1 else RandomSampler(data)",
+        ),
+    ],
+)
+def test_samplers_that_say_what_shuffle_would(
+    rewrite: Callable[..., RewriteResult], old: str, new: str, made: str
+) -> None:
+    after = text(rewrite(SAMPLED.replace(old, new), ["ddp"], **GPUS))
+    assert made in " ".join(after.split())
+    assert "train_sampler" not in after
+    assert "batch_size=args.batch_size // WORLD_SIZE" in after
+    assert ("loader.sampler.set_epoch(epoch)" in after) is ("RandomSampler(data)" in made)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("RandomSampler(data)", "RandomSampler(data, replacement=True)"),
+        ("RandomSampler(data)", "RandomSampler(other)"),
+        ("RandomSampler(data)", "MySampler(data)"),
+        ("model = ", "print(len(order))\nmodel = "),
+        ("model = ", "test_loader = DataLoader(data, sampler=order)\nmodel = "),
+        ("loader = ", "if args.large:\n    order = SequentialSampler(data)\nloader = "),
+    ],
+)
+def test_samplers_of_the_scripts_own(
+    rewrite: Callable[..., RewriteResult], old: str, new: str
+) -> None:
+    source = SAMPLED.replace("\ndata = ", "\nother = data = ").replace(old, new, 1)
+    assert left_alone(rewrite(source, ["ddp"], **GPUS), "`sampler` of its own")

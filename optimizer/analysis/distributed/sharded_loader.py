@@ -20,6 +20,7 @@ from ..values.resolver import Resolver
 from ..values.values import Literal
 from .asked_sizes import asked_size_edits, asked_size_obstacle
 from .common_seeds import CommonSeeds
+from .library_samplers import library_sampler
 from .process_names import Place, ProcessNames
 
 _SAMPLER = "train_sampler"
@@ -50,16 +51,17 @@ def shard_loader(
     if obstacle is not None:
         return obstacle
     module, statement = loader.module, loader.module.statement(loader.node)
-    own = _empty_sampler(loader)
+    made, own = library_sampler(resolver, loader), _empty_sampler(loader)
     bound = any(_SAMPLER in scope.bindings for scope in module.scopes.by_node.values())
     sampler_name = own.id if own is not None else _SAMPLER
-    if (own is None and bound) or (own is not None and _is_used_elsewhere(own, loader)):
+    taken = bound if own is None else _is_used_elsewhere(own, loader)
+    if taken and made is None:
         return Obstacle(module, loader.node, f"`{sampler_name}` is a name of the script's own")
     edits: list[FileEdit] = []
     dataset = loader.arguments["dataset"]
     code = module.code(dataset.value)
     rows: list[str] = []
-    if not isinstance(dataset.value, ast.Name | ast.Attribute):
+    if made is None and not isinstance(dataset.value, ast.Name | ast.Attribute):
         name = _free_name(module)
         rows.append(f"{name} = {module.unindented_code(dataset.value)}")
         edits.append(_replaced(module, dataset.value, name))
@@ -73,14 +75,22 @@ def shard_loader(
     rows.append(f"assert {batch} % {world} == 0, {told}")
     sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
     shuffle = loader.arguments.get("shuffle")
-    shuffles = shuffle is not None and not _is(resolver, loader, shuffle, False)
+    shuffles = (
+        made.shuffles
+        if made is not None
+        else shuffle is not None and not _is(resolver, loader, shuffle, False)
+    )
     given = ", ".join(
         [code, *_sampler_arguments(script, loader, shuffle, seeds if shuffles else None)]
     )
     if module is not script.entry and module.function(loader.node) is None:
         # Made as the file is imported, before the processes have met.
         given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
-    rows.append(f"{sampler_name} = {sampler}({given}) if {world} > 1 else None")
+    if made is not None:
+        code = f"{sampler}({given}) if {world} > 1 else {module.code(made.call)}"
+        edits.append(_replaced(module, made.call, code))
+    else:
+        rows.append(f"{sampler_name} = {sampler}({given}) if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
     changed = {"batch_size": f"{batch} // {world}"}
     if shuffle is not None and shuffles and not _asks_for(shuffle.value, sampler_name):
@@ -88,7 +98,7 @@ def shard_loader(
         literal = isinstance(shuffle.value, ast.Constant) and _is(resolver, loader, shuffle, True)
         changed["shuffle"] = alone if literal else f"{_said(loader, 'shuffle')} and {alone}"
     edits += _changed_arguments(loader, changed)
-    if own is None:
+    if own is None and made is None:
         place = PARAMETERS.index("sampler")
         edit = SetArgument(module.span(loader.node), "sampler", sampler_name, place)
         edits.append(FileEdit(module.path, edit))
@@ -207,6 +217,8 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     for name in ("sampler", "batch_sampler"):
         given = loader.arguments.get(name)
         if given is not None and not resolver.is_always(given.value, given.module, None):
+            if name == "sampler" and library_sampler(resolver, loader) is not None:
+                continue
             return f"it has a `{name}` of its own"
     for name in (*_NEEDED, "shuffle", "drop_last"):
         argument = loader.arguments.get(name)
@@ -224,7 +236,9 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     if any(is_iterable(resolver, dataset) for dataset in datasets):
         return "its dataset is only iterated: every process would read all of it"
     shuffle = loader.arguments.get("shuffle")
-    if not datasets and (shuffle is None or not _is(resolver, loader, shuffle, True)):
+    made = library_sampler(resolver, loader)
+    shuffled = shuffle is not None and _is(resolver, loader, shuffle, True)
+    if not datasets and not (shuffled or (made is not None and made.shuffles)):
         return "the length of its dataset is not known"
     return None
 
@@ -237,10 +251,12 @@ def _sampler_arguments(
 ) -> Iterator[str]:
     """The arguments of the sampler; ``seeds`` where it shuffles."""
     resolver = script.resolver
-    if shuffle is None or seeds is None:
+    if seeds is None:
         yield "shuffle=False"
-    elif not _is(resolver, loader, shuffle, True) and not (
-        (own := _empty_sampler(loader)) is not None and _asks_for(shuffle.value, own.id)
+    elif (
+        shuffle is not None
+        and not _is(resolver, loader, shuffle, True)
+        and not ((own := _empty_sampler(loader)) is not None and _asks_for(shuffle.value, own.id))
     ):
         yield f"shuffle={_said(loader, 'shuffle')}"
     seed = _seed(script, loader, seeds) if seeds is not None else None
