@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from .findings import Finding, Kind, note
@@ -26,71 +26,11 @@ from .lines import (
     stretches,
     without_names_of_a_run,
 )
+from .repeating import Column, Unrepeatable, same_number, unrepeatable
 from .tolerance import Precision, allowed, times_beyond
-
-_NO_CHANCE = 3
-"""So many digits are the same by chance once in a thousand times."""
-
 
 StepsOf: TypeAlias = "tuple[Callable[[int], int | None] | None, Callable[[int], int | None] | None]"
 """What tells the step of a line of the original's text and of the rewrite's, by its number from 1."""
-_Column: TypeAlias = tuple[str, int]
-"""The numbers at one place of all lines with the same words."""
-
-
-@dataclass(frozen=True)
-class Unrepeatable:
-    """What the original does not repeat: places of numbers per skeleton, and skeletons that come and go.
-
-    ``repeated`` are places that read like times and are the same in all its runs.
-    """
-
-    places: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    skeletons: set[str] = field(default_factory=set[str])
-    repeated: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-
-    def leaves_out(self, line: Line, place: int) -> bool:
-        """Whether the number at ``place`` of the original's ``line`` is another in every run."""
-        if place in self.places.get(line.skeleton, ()):
-            return True
-        return place in line.measured and place not in self.repeated.get(line.skeleton, ())
-
-
-def unrepeatable(original: Sequence[Line], repeats: Iterable[Sequence[Line]]) -> Unrepeatable:
-    """What differs between runs of the original, and what would if it were measured by a clock."""
-    found = Unrepeatable(defaultdict(set), set(), defaultdict(set))
-    alike: dict[_Column, int] = defaultdict(int)
-    for repeat in repeats:
-        for ours, theirs in aligned(original, repeat):
-            if ours is None or theirs is None:
-                found.skeletons.update(line.skeleton for line in (ours, theirs) if line)
-                continue
-            for place, (a, b) in enumerate(zip(ours.numbers, theirs.numbers, strict=True)):
-                if not _same_number(a, b):
-                    found.places.setdefault(ours.skeleton, set()).add(place)
-                elif place in ours.timed:
-                    alike[ours.skeleton, place] += _chance_digits(a)
-    for (skeleton, place), digits in alike.items():
-        if digits >= _NO_CHANCE and place not in found.places.get(skeleton, ()):
-            found.repeated[skeleton].add(place)
-    return found
-
-
-def _chance_digits(number: str) -> int:
-    """How many digits of a fraction two readings of a clock share by chance only: all behind the second.
-
-    Two runs of a script take the same time within some percent at best. Whole numbers may count seconds since 1970,
-    which runs that start together share.
-    """
-    mantissa = number.lower().partition("e")[0].lstrip("+-")
-    if "." not in mantissa:
-        return 0
-    return max(0, len(mantissa.replace(".", "").strip("0")) - 2)
-
-
-def _same_number(a: str, b: str) -> bool:
-    x, y = float(a), float(b)
-    return x == y or (math.isnan(x) and math.isnan(y))
 
 
 def last_digit(number: str) -> float:
@@ -131,12 +71,13 @@ def compare_text(
         without_names_of_a_run(lines, names)
         for lines in (read_lines(original), read_lines(rewritten), *again)
     )
-    left_out = unrepeatable(ours, again)
+    repeats_itself = not set(repeats) & set(neighbours)
+    left_out = unrepeatable(ours, again, clocks_alone=repeats_itself)
     around = [without_names_of_a_run(read_lines(text), names) for text in neighbours if precision]
     near = [list(aligned(ours, lines)) for lines in around]
     findings = _options(original, rewritten) + _profiler_tables(original, rewritten)
     pairs = list(aligned(ours, theirs))
-    limits = _limits(pairs, _spreads(near), precision) if precision else {}
+    limits = _limits(pairs, _spreads(near, left_out), left_out, precision) if precision else {}
     rounded = _rounded_words(pairs, near, precision)
     if rounded:
         findings.append(_words_apart(rounded[0]))
@@ -151,7 +92,7 @@ def compare_text(
             findings.append(_at(_odd_line(a, b), line, where))
             break
         for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
-            if _same_number(x, y):
+            if same_number(x, y):
                 continue
             if left_out.leaves_out(a, place):
                 skipped += 1
@@ -207,31 +148,34 @@ def _words_apart(first: Line) -> Finding:
     )
 
 
-def _spreads(neighbours: Iterable[Pairs]) -> dict[_Column, list[list[float]]]:
+def _spreads(
+    neighbours: Iterable[Pairs], left_out: Unrepeatable
+) -> dict[Column, list[list[float]]]:
     """How far each neighbour lies from the original's numbers, per column: the furthest first."""
-    spreads: dict[_Column, list[list[float]]] = defaultdict(list)
+    spreads: dict[Column, list[list[float]]] = defaultdict(list)
     for pairs in neighbours:
-        for column, distances in _distances(pairs).items():
+        for column, distances in _distances(pairs, left_out).items():
             spreads[column].append(sorted(distances.values(), reverse=True))
     return spreads
 
 
-def _distances(pairs: Pairs) -> dict[_Column, dict[int, float]]:
+def _distances(pairs: Pairs, left_out: Unrepeatable) -> dict[Column, dict[int, float]]:
     """How far numbers lie apart, per column and by the number of the line."""
-    found: dict[_Column, dict[int, float]] = defaultdict(dict)
+    found: dict[Column, dict[int, float]] = defaultdict(dict)
     for a, b in pairs:
         if a and b:
             for place, (x, y) in enumerate(zip(a.numbers, b.numbers, strict=True)):
                 # Two NaNs, as where nothing is evaluated yet, are no distance apart: the rest of the column has limits.
-                distance = 0.0 if _same_number(x, y) else abs(float(x) - float(y))
+                distance = 0.0 if same_number(x, y) else abs(float(x) - float(y))
                 known = math.isfinite(distance)
-                found[a.skeleton, place][a.number] = distance if known else math.inf
+                found[left_out.column(a, place)][a.number] = distance if known else math.inf
     return found
 
 
 def _limits(
     pairs: Pairs,
-    spreads: Mapping[_Column, Sequence[Sequence[float]]],
+    spreads: Mapping[Column, Sequence[Sequence[float]]],
+    left_out: Unrepeatable,
     precision: Precision,
 ) -> dict[tuple[int, int], float]:
     """How far each number may be off, by the number of its line and its place there.
@@ -243,7 +187,7 @@ def _limits(
     """
     limits: dict[tuple[int, int], float] = {}
     numbers = {a.number: a.numbers for a, b in pairs if a and b}
-    for column, distances in _distances(pairs).items():
+    for column, distances in _distances(pairs, left_out).items():
         near = spreads.get(column, ())
         least = min((d for one in near for d in one if d), default=0.0)
         ranked = sorted(distances, key=lambda number: -distances[number])

@@ -20,7 +20,8 @@ from ..execution.observations import ENDED_WELL, Observations
 from .findings import Finding, Kind
 from .lines import Line, aligned, read_lines
 from .neighbours import Neighbours, Observe
-from .text import last_digit, unrepeatable
+from .repeating import unrepeatable
+from .text import last_digit
 from .tolerance import Precision, allowed, precision_of, times_beyond
 from .verdict import Outcome, Verdict, failed_by
 

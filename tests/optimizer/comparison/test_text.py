@@ -339,6 +339,50 @@ def test_a_time_that_repeats_itself_is_no_clock_s() -> None:
     assert not told.fails, "nothing says that it is no clock"
 
 
+def _without_words(times: str, losses: tuple[float, ...]) -> str:
+    """Each epoch its number, its time and its loss, and sometimes one more time before them."""
+    return "".join(
+        f"{'0.0' + time * 3 if epoch % 2 else 'begins'}\n{epoch}\n0.{time}2{epoch}\n{loss}\nValidation:\nrank {epoch}.5\n"
+        for epoch, (time, loss) in enumerate(zip(times, losses, strict=True))
+    )
+
+
+@pytest.mark.parametrize("precision", [None, Precision.FLOAT32])
+def test_a_loss_without_words_is_told_from_times_without_words(precision: Precision | None) -> None:
+    losses = (0.7712345678, 0.7598765432, 0.7443210987, 0.7212121212)
+    original, again = _without_words("1234", losses), _without_words("3512", losses)
+    rounded = _without_words("2231", tuple(loss + 2e-6 for loss in losses))
+    wrong = _without_words("2231", (*losses[:3], 0.7230000001))
+    assert not [
+        f for f in compare_text(original, rounded, [again], [rounded], Precision.FLOAT32) if f.fails
+    ]
+    near = [_without_words("5613", tuple(loss + 1e-6 for loss in losses))] if precision else []
+    (failure,) = (f for f in compare_text(original, wrong, [again], near, precision) if f.fails)
+    assert "has 0.7230000001, not 0.7212121212" in failure.message
+
+
+def test_what_a_training_that_comes_apart_prints_first_is_not_compared() -> None:
+    """The original does not repeat itself: its first loss is still the same, the second is not."""
+    original, again, other = (f"0.5312578125\n{loss}\n" for loss in ("0.4871", "0.4893", "0.4852"))
+    assert not [
+        f for f in compare_text(original, other, [again], [again], Precision.FLOAT32) if f.fails
+    ]
+    moved = other.replace("0.53125", "0.53126")
+    assert not [
+        f for f in compare_text(original, moved, [again], [again], Precision.FLOAT32) if f.fails
+    ]
+
+
+def test_a_time_that_is_alike_once_in_many_is_a_clock_s() -> None:
+    times = [f"0.{1000 + 7 * n}" for n in range(40)]
+    again = [f"0.{1003 + 7 * n}" for n in range(40)]
+    again[20] = times[20] = "0.91237"
+    other = [f"0.{1002 + 7 * n}" for n in range(40)]
+    assert not [
+        f for f in compare_text("\n".join(times), "\n".join(other), ["\n".join(again)]) if f.fails
+    ]
+
+
 @pytest.mark.parametrize(
     ("original", "repeat"),
     [
