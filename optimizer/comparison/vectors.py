@@ -135,6 +135,8 @@ def _finding(
     reasons = [text for text, times in beyond.items() if times > 1.0]
     if not reasons:
         return None
+    if not in_all.norm:  # nothing is a multiple of zeros
+        reasons = [f"length {in_all.distance:.2g}, where the original has zeros alone"]
     return Finding(
         quantity.kind,
         f"{quantity.what} of {group}: {'; '.join(reasons)}",
