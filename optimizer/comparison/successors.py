@@ -72,7 +72,10 @@ class Succession:
         """What was taken for the same."""
         if not self.one:
             return []
-        message = "networks of one class that are trained one after the other are told as one: a copy for each, or one that is loaded anew"
+        message = (
+            "networks of one class that are trained one after the other are told as one, and so are their optimizers: "
+            "a copy for each or one that is loaded anew, an optimizer for each or one that is cleared"
+        )
         return [note(Kind.STEPPED_PARAMETERS, message)]
 
 
