@@ -1,4 +1,4 @@
-"""Saved tensors that are the network's, parameters or buffers of the moment, in one version only."""
+"""Saved tensors that are the network's, parameters or buffers of the moment, in one version only, or of another moment."""
 
 from __future__ import annotations
 
@@ -28,8 +28,35 @@ class OtherWeights:
         self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
     ) -> list[Finding]:
         """Those of one file; ``near`` are the neighbours' saves of it. Counts come last: two may be the same by chance."""
-        found = (*self._no_longer_live(ours, theirs, near), *self._now_live(ours, theirs, near))
+        found = (
+            *self._of_another_moment(ours, theirs, near),
+            *self._no_longer_live(ours, theirs, near),
+            *self._now_live(ours, theirs, near),
+        )
         return sorted(found, key=lambda finding: ours.entries[finding.tensor or ""].shape == ())
+
+    def _of_another_moment(
+        self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
+    ) -> Iterator[Finding]:
+        """Parameters or buffers of the moment in both, which is another one, and always the same in the original and its neighbours."""
+        if ours.rounds == theirs.rounds or any(save.rounds != ours.rounds for save in near):
+            return
+        for key, entry in ours.entries.items():
+            other = theirs.entries.get(key)
+            if (
+                other is None
+                or other.sha256 == entry.sha256
+                or not set(entry.same_as) & set(other.same_as)
+            ):
+                continue
+            yield Finding(
+                Kind.CHECKPOINT_VALUE,
+                f"{ours.path}: {key} is saved {_moment(theirs)}, in the original {_moment(ours)}",
+                step=min(ours.rounds, theirs.rounds) + 1,
+                tensor=key,
+                original=ours.rounds,
+                rewritten=theirs.rounds,
+            )
 
     def _no_longer_live(
         self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
@@ -104,6 +131,11 @@ class OtherWeights:
             (found,) = deviations(value, average).values()
             return found.distance + far <= self.precision.relative_error * found.norm
         return False
+
+
+def _moment(save: Checkpoint) -> str:
+    """When a file was written, in words."""
+    return f"after round {save.rounds}" if save.rounds else "before the first round"
 
 
 def _moved(run: Observations, name: str) -> float:

@@ -172,6 +172,28 @@ def test_a_saved_tensor_that_is_no_longer_the_parameter_fails_in_the_numeric_tie
     assert "is not Net.fc.weight as the last step left it" in finding.message
 
 
+def test_weights_that_are_saved_at_another_moment_fail_in_the_numeric_tier(
+    original: Observations, save: Checkpoint
+) -> None:
+    """Before they are trained further, say: as often, and each time what the network weighs."""
+
+    def saved(rounds: int, digest: str) -> Observations:
+        entry = CheckpointEntry("tensor", (2,), "float32", digest, same_as=("Net.fc.weight",))
+        return saving(original, replace(save, rounds=rounds, entries={"fc.weight": entry}))
+
+    ours, near = saved(16, "of 16"), [saved(16, "of 16, rounded")] * 2
+    assert compare_checkpoint_values(ours, near[0], near, Precision.FLOAT32) == []
+    (finding,) = compare_checkpoint_values(ours, saved(8, "of 8"), near, Precision.FLOAT32)
+    assert (finding.kind, finding.step) == (Kind.CHECKPOINT_VALUE, 9)
+    assert finding.message.endswith(
+        "fc.weight is saved after round 8, in the original after round 16"
+    )
+    frozen = saved(8, "of 16")
+    assert compare_checkpoint_values(ours, frozen, near, Precision.FLOAT32) == []
+    best = [*near, saved(12, "of 12")]  # rounding chooses which weights are the best
+    assert compare_checkpoint_values(ours, saved(8, "of 8"), best, Precision.FLOAT32) == []
+
+
 def test_a_saved_count_is_the_same_whichever_network_has_counted_as_far(
     original: Observations, save: Checkpoint
 ) -> None:
