@@ -63,9 +63,10 @@ def regrouping_note(before: Observations, after: Observations) -> list[Finding]:
             note(Kind.OPTIMIZER_STEPS, "optimizers step in another order, on the same gradients")
         ]
     message = (
-        "parameters are in other optimizers or groups, or in another order, with the same settings"
+        "parameters are in other optimizers or groups, or in another order; the settings that those of each"
+        " group of the original have in common are compared"
     )
-    return [note(Kind.OPTIMIZER_SETTINGS, f"{message} in common as in the original")]
+    return [note(Kind.OPTIMIZER_SETTINGS, message)]
 
 
 def _in_order(original: Observations, other: Observations) -> Observations:
