@@ -38,17 +38,17 @@ class OtherWeights:
     def _of_another_moment(
         self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
     ) -> Iterator[Finding]:
-        """Parameters or buffers of the moment in both, which is another one, and always the same in the original and its neighbours."""
+        """One parameter or buffer of the moment in both, if that is another one, and always the same in the original and its neighbours."""
         if ours.rounds == theirs.rounds or any(save.rounds != ours.rounds for save in near):
             return
-        for key, entry in ours.entries.items():
-            other = theirs.entries.get(key)
-            if (
-                other is None
-                or other.sha256 == entry.sha256
-                or not set(entry.same_as) & set(other.same_as)
-            ):
-                continue
+        moved = [
+            key
+            for key, entry in ours.entries.items()
+            if (other := theirs.entries.get(key)) is not None
+            and other.sha256 != entry.sha256
+            and set(entry.same_as) & set(other.same_as)
+        ]
+        for key in moved[:1]:
             yield Finding(
                 Kind.CHECKPOINT_VALUE,
                 f"{ours.path}: {key} is saved {_moment(theirs)}, in the original {_moment(ours)}",
