@@ -82,6 +82,7 @@ for epoch in range(6):
         print("best so far")
         best, best_epoch = np.mean(losses), epoch
         torch.save(model.state_dict(), "best_infomax.pkl")
+    torch.save(model.state_dict(), "last_infomax.pkl")
 
 print("loading epoch", best_epoch)
 model.load_state_dict(torch.load("best_infomax.pkl", map_location=device))
