@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ..execution.observations import Checkpoint, CheckpointEntry, Observations
 from .arrays import compare_arrays
-from .findings import Finding, Kind
-from .live_weights import OtherWeights
+from .findings import Finding, Kind, note
+from .live_weights import OtherWeights, neighbours_needed
 from .text import compare_text
 from .tolerance import Precision
 
@@ -106,7 +106,7 @@ def compare_checkpoint_values(
             samples = [run[name][index] for run in near if len(run.get(name, [])) > index]
             findings.extend(_values(ours, theirs, samples, precision))
             if precision is not None:
-                live = OtherWeights(original, other, precision)
+                live = OtherWeights(original, other, precision, neighbours_needed(neighbours))
                 findings.extend(live.found(ours, theirs, samples))
     if precision is not None:
         findings.extend(_tensors(original, other, neighbours, precision))
@@ -123,15 +123,42 @@ def _tensors(
     ours = _stored(original)
     if not ours:
         return []
-    return compare_arrays(
+    made = Counter(save for run in neighbours for save in {*_saves(run)})
+    unknown = {save for save in _saves(original) if made[save] < neighbours_needed(neighbours)}
+
+    def known(run: Observations) -> Arrays:
+        stored = _stored(run)
+        return {name: stored[name] for name in stored if _save_of(name) not in unknown}
+
+    found = compare_arrays(
         Kind.CHECKPOINT_VALUE,
         "saved tensors",
         _group,
-        ours,
-        _stored(other),
+        known(original),
+        known(other),
         [_stored(run) for run in neighbours],
         precision,
     )
+    return [*found, *_unknown(unknown & {_save_of(name) for name in ours})]
+
+
+def _save_of(name: str) -> str:
+    """Of a saved tensor's name the file and the number of the save."""
+    return name.partition(_FILE_AND_KEY)[0]
+
+
+def _saves(run: Observations) -> Iterator[str]:
+    for name, saves in _by_name(run.checkpoints).items():
+        yield from (f"{name}, save {number}" for number in range(1, len(saves) + 1))
+
+
+def _unknown(saves: Iterable[str]) -> Iterator[Finding]:
+    """A note on saves that the original makes only as it happens to be rounded: how far rounding takes what is saved there is not known."""
+    if told := ", ".join(sorted(saves)[:_SHOWN]):
+        yield note(
+            Kind.CHECKPOINT_VALUE,
+            f"saved tensors of {told}: not compared, rounded otherwise the original does not save there",
+        )
 
 
 def _stored(run: Observations) -> Arrays:

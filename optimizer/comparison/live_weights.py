@@ -16,13 +16,19 @@ _ROUNDED_NORMS = 1 + 1e-5
 """Norms of updates are float32's: sums of 2^20 squares, by the bound of Higham and Mary (see :mod:`.tolerance`) rounded by 1.4e-5 at most, in a square root half."""
 
 
+def neighbours_needed(neighbours: Sequence[Observations]) -> int:
+    """How many have to make a save for it to be known what rounding does there: two, as for steps (see :mod:`.reached`)."""
+    return min(2, len(neighbours))
+
+
 @dataclass(frozen=True)
 class OtherWeights:
-    """Looks for them in what the runs ``original`` and ``other`` save."""
+    """Looks for them in what the runs ``original`` and ``other`` save; ``needed`` neighbours tell what rounding does to a save."""
 
     original: Observations
     other: Observations
     precision: Precision
+    needed: int = 0
 
     def found(
         self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
@@ -39,7 +45,8 @@ class OtherWeights:
         self, ours: Checkpoint, theirs: Checkpoint, near: Sequence[Checkpoint]
     ) -> Iterator[Finding]:
         """One parameter or buffer of the moment in both, if that is another one, and always the same in the original and its neighbours."""
-        if ours.rounds == theirs.rounds or any(save.rounds != ours.rounds for save in near):
+        moves = len(near) < self.needed or any(save.rounds != ours.rounds for save in near)
+        if moves or ours.rounds == theirs.rounds:
             return
         moved = [
             key

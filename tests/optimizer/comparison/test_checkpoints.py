@@ -388,6 +388,38 @@ def test_what_lies_in_one_folder_does_not_belong_together(
     assert finding.message.startswith(f"saved tensors of {told}: 10 % longer")
 
 
+def test_of_a_save_that_neighbours_do_not_make_it_is_not_known_how_far_rounding_goes(
+    original: Observations, save: Checkpoint
+) -> None:
+    """The best for the second time, by an accuracy that is the better one as it happens to be rounded."""
+    from safetensors.numpy import save_file
+
+    def saved(folder: str, *values: float) -> Observations:
+        place = original.folder / folder
+        place.mkdir()
+        tensors = {str(n): np.full(9, value, np.float32) for n, value in enumerate(values)}
+        save_file(tensors, str(place / "saved.safetensors"))
+        entries = [CheckpointEntry("tensor", (9,), "float32", folder, stored_as=n) for n in tensors]
+        saves = (replace(save, path="best.pt", entries={"exp_avg": entry}) for entry in entries)
+        return replace(saving(original, *saves), folder=place, saved_file="saved.safetensors")
+
+    ours, far = saved("ours", 1.0, 2.0), saved("far", 1.0, 2.2)
+    twice, once = (
+        [saved(f"twice{n}", 1.0, 2.0) for n in "ab"],
+        [saved(f"once{n}", 1.0) for n in "ab"],
+    )
+    assert [f.fails for f in compare_checkpoint_values(ours, far, twice, Precision.FLOAT32)] == [
+        True
+    ]
+    assert [f.fails for f in compare_checkpoint_values(ours, far, [], Precision.FLOAT32)] == [True]
+    (told,) = compare_checkpoint_values(ours, far, [*once, twice[0]], Precision.FLOAT32)
+    assert not told.fails
+    assert told.message.startswith("saved tensors of best.pt, save 2: not compared")
+    wrong = saved("wrong", 1.1, 2.0)
+    found = compare_checkpoint_values(ours, wrong, once, Precision.FLOAT32)
+    assert [f.fails for f in found] == [True, False]
+
+
 def _told_name(path: str, key: str) -> str:
     save = f"{path.replace('1', '#')}, save 1"
     return f"{save}: {key}" if key else save
