@@ -390,6 +390,27 @@ def test_alias_is_replaced_in_all_its_uses(check_transformed: Check) -> None:
     check_transformed(ALIAS_HEAD + dedent(before), new_head + dedent(after))
 
 
+def test_moves_to_where_a_tensor_is_then_made(check_transformed: Check) -> None:
+    head = ALIAS_HEAD + '\ndevice = torch.device("cuda" if cuda else "cpu")\n'
+    before = """
+        Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
+        for imgs, labels in loader:
+            real = Variable(imgs.type(Tensor)).to(device)
+            z = Tensor(np.random.rand(len(imgs), 9)).to(device).to(device)
+            half = imgs.type(Tensor).to(device, torch.float16)
+            print(real, z, half)
+    """
+    after = """
+        for imgs, labels in loader:
+            real = imgs.to(device, dtype=torch.float32)
+            z = torch.tensor(np.random.rand(len(imgs), 9), dtype=torch.float32, device=device)
+            half = imgs.to(device, dtype=torch.float32).to(device, torch.float16)
+            print(real, z, half)
+    """
+    new_head = head.replace("from torch.autograd import Variable\n", "")
+    check_transformed(head + dedent(before), new_head + dedent(after))
+
+
 @pytest.mark.parametrize(
     ("other", "stays"),
     [

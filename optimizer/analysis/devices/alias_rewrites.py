@@ -210,6 +210,8 @@ class _Writer:
         if isinstance(wrapper, ast.Call) and self._is_superfluous(wrapper, root, is_fresh, module):
             new.dropped.append(wrapper.func)
             root = wrapper
+        while (move := _move_to(device, root, module)) is not None:
+            root = move
         new.edits += [
             *code.edits,
             FileEdit(use.path, ReplaceExpression(module.span(root), code.code)),
@@ -267,6 +269,15 @@ class _Writer:
         )
 
 
+def _move_to(device: str, tensor: ast.expr, module: Module) -> ast.Call | None:
+    """``tensor.to(device)``, which does nothing for what is there already."""
+    move = _next_call(tensor, module)
+    if move is None or not isinstance(move.func, ast.Attribute) or move.func.attr != "to":
+        return None
+    is_there = [ast.unparse(given) for given in move.args] == [device] and not move.keywords
+    return move if is_there else None
+
+
 def _is_script(module: Module) -> bool:
     """Whether a file does more than define things: then hardly anybody imports ``np`` from it by a star."""
     return any(
@@ -284,7 +295,7 @@ def _dtype_of(use: AliasUse, group: Iterable[TensorAlias]) -> str:
     return next(alias.dtype for alias in group if use in alias.uses)
 
 
-def _next_call(call: ast.Call, module: Module) -> ast.Call | None:
+def _next_call(call: ast.expr, module: Module) -> ast.Call | None:
     """The method call on the result of ``call``, if there is one."""
     attribute = module.parents[call]
     outer = module.parents[attribute]
