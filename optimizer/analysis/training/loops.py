@@ -31,6 +31,7 @@ WRAPPING_ITERATORS = frozenset(
         "builtins.list",
         "tqdm.tqdm",
         "tqdm.auto.tqdm",
+        "tqdm.autonotebook.tqdm",
         "tqdm.notebook.tqdm",
         "tqdm.std.tqdm",
         "tqdm.tqdm_notebook",
@@ -43,6 +44,7 @@ WRAPPING_ITERATORS = frozenset(
         "fastprogress.progress_bar",
         "fastprogress.fastprogress.progress_bar",
         "alive_progress.alive_it",
+        "barbar.Bar",
     }
 )
 

@@ -59,6 +59,8 @@ while True:
         ("for i, (x, y) in enumerate(loader):", "(x, y)"),
         ("for i, batch in enumerate(tqdm(loader), 1):", "batch"),
         ("for x in tqdm(loader, desc='train'):", "x"),
+        ("from tqdm.autonotebook import tqdm as bar\nfor x in bar(loader):", "x"),
+        ("from barbar import Bar\nfor x in Bar(loader):", "x"),
         ("for x, z in zip(loader, range(3)):", "x"),
         ("for batch in iter(loader):", "batch"),
     ],
