@@ -957,6 +957,25 @@ def test_no_place_below_a_test(check_noop: Check, loop: str, reason: str) -> Non
     check_noop(script(loop=USE + loop), reason=reason)
 
 
+def test_a_progress_bar_in_a_with_statement(check_transformed: Check) -> None:
+    bar = "with tqdm(loader, unit='batch') as bar:\n    {}    bar.set_postfix(done=1)\n"
+    imports = IMPORTS + "from tqdm import tqdm\n"
+
+    def in_bar(loop: str) -> str:
+        return bar.format(loop.replace("loader", "bar").replace("\n", "\n    ").lstrip())
+
+    before = script(loop=in_bar(LOOP), imports=imports)
+    after = script(NEW_TRANSFORM, loop=HELPER + in_bar(NEW_LOOP), imports=imports)
+    check_transformed(before, after)
+
+
+def test_a_bar_whose_name_is_handed_on(check_noop: Check) -> None:
+    loop = "with tqdm(loader) as bar:\n    elsewhere(bar)\n" + LOOP
+    check_noop(
+        script(loop=loop, imports=IMPORTS + "from tqdm import tqdm\n"), reason="also used in"
+    )
+
+
 @pytest.mark.parametrize("test", ["gpu is not None", "gpu is not None and use_cuda"])
 def test_images_that_data_parallel_copies_are_normalized_by_the_workers(
     check_noop: Check, test: str

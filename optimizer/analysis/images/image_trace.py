@@ -288,6 +288,13 @@ class ImageTrace:
 
     def _iterable_use(self, use: Use, element: Path, item: Steps) -> None:
         parent, module = use.parent, use.module
+        if isinstance(parent, ast.withitem) and not use.steps:
+            # `with tqdm(loader) as bar:` names the very bar.
+            if parent.optional_vars is not None:
+                flow = ObjectFlow(self.resolver)
+                for inner in flow.follow_target(parent.optional_vars, module, ()):
+                    self._iterable_use(inner, element, item)
+            return
         is_loop = isinstance(parent, ast.For | ast.comprehension)
         if is_loop and parent.iter is use.node and not use.steps:
             self.iterated.append(use)
