@@ -289,11 +289,7 @@ class ImageTrace:
     def _iterable_use(self, use: Use, element: Path, item: Steps) -> None:
         parent, module = use.parent, use.module
         if isinstance(parent, ast.withitem) and not use.steps:
-            # `with tqdm(loader) as bar:` names the very bar.
-            if parent.optional_vars is not None:
-                flow = ObjectFlow(self.resolver)
-                for inner in flow.follow_target(parent.optional_vars, module, ()):
-                    self._iterable_use(inner, element, item)
+            self._follow_context(parent, module, element, item)
             return
         is_loop = isinstance(parent, ast.For | ast.comprehension)
         if is_loop and parent.iter is use.node and not use.steps:
@@ -317,21 +313,35 @@ class ImageTrace:
                 self._follow_images(called, module, (*element, *item))
                 return
         call = use.argument_of
-        if call is not None:
-            names = self.resolver.names(call.func, module)
-            if names <= {"builtins.len", "builtins.print"} and names:
-                return
-            self.iterated.append(use)
-            if names == frozenset({"builtins.next"}) and call.args[:1] == [use.node]:
-                self._follow_images(call, module, (*element, *item))
-                return
-            if names == frozenset({"builtins.zip"}) and use.node in call.args:
-                position = call.args.index(use.node)
-                self._follow_iterable(call, module, (position, *element), item)
-                return
-            wrapping = names and names <= WRAPPING_ITERATORS - {"builtins.list"}
-            if wrapping and call.args[:1] == [use.node]:
-                counted = names == frozenset({"builtins.enumerate"})
-                self._follow_iterable(call, module, (1, *element) if counted else element, item)
-                return
-        refuse(use, f"its loader is also used in `{around(use)}`")
+        if call is None or not self._goes_on_through(call, use, element, item):
+            refuse(use, f"its loader is also used in `{around(use)}`")
+
+    def _follow_context(
+        self, context: ast.withitem, module: Module, element: Path, item: Steps
+    ) -> None:
+        """``with tqdm(loader) as bar:``, which names the very bar."""
+        if context.optional_vars is not None:
+            flow = ObjectFlow(self.resolver)
+            for use in flow.follow_target(context.optional_vars, module, ()):
+                self._iterable_use(use, element, item)
+
+    def _goes_on_through(self, call: ast.Call, use: Use, element: Path, item: Steps) -> bool:
+        """Whether ``call`` does nothing with the loader it is given, or gives its batches, which are followed then."""
+        module = use.module
+        names = self.resolver.names(call.func, module)
+        if names <= {"builtins.len", "builtins.print"} and names:
+            return True
+        self.iterated.append(use)
+        if names == frozenset({"builtins.next"}) and call.args[:1] == [use.node]:
+            self._follow_images(call, module, (*element, *item))
+            return True
+        if names == frozenset({"builtins.zip"}) and use.node in call.args:
+            position = call.args.index(use.node)
+            self._follow_iterable(call, module, (position, *element), item)
+            return True
+        wrapping = names and names <= WRAPPING_ITERATORS - {"builtins.list"}
+        if wrapping and call.args[:1] == [use.node]:
+            counted = names == frozenset({"builtins.enumerate"})
+            self._follow_iterable(call, module, (1, *element) if counted else element, item)
+            return True
+        return False
