@@ -502,6 +502,14 @@ def test_left_alone(check_noop: Callable[..., None], replaced: str, by: str, rea
     check_noop(FLAT.replace(replaced, by), reason, **GPUS)
 
 
+@pytest.mark.parametrize(
+    "loss", ["multilabel_soft_margin_loss(model(x), y)", "huber_loss(model(x), y)"]
+)
+def test_other_means(rewrite: Callable[..., RewriteResult], loss: str) -> None:
+    source = FLAT.replace("cross_entropy(model(x), y)", loss)
+    assert "DistributedDataParallel(model)" in code(rewrite(source, ["ddp"], **GPUS))
+
+
 GATHERED = """\
 images = DataLoader(torch.load("images.pt"), batch_size=8, shuffle=True)
 features = []

@@ -47,6 +47,7 @@ def test_what_the_training_saved_by_another_name_is_waited_for(
         "with open('a', 'w') as file:\n    rows = csv.DictWriter(file, ['x'])\n    rows.writeheader()\n    rows.writerows([])",
         "with open('a', 'a') as file:\n    line = f'{epoch}'\n    file.write(line)",
         "fig, ax = plt.subplots()\nax.plot([1, 2])\nax.set_title('losses')\nfig.savefig('a.png')\nplt.close(fig)",
+        "fig = plt.figure()\nax = fig.add_subplot(221)\nax.title.set_text('losses')\nax.xaxis.label.set_size(9)\nplt.savefig('a.png')",
     ],
 )
 def test_only_the_first_process_writes_files(
@@ -61,6 +62,14 @@ def test_only_the_first_process_writes_files(
     assert text.removesuffix(indent(f"{statement}\n", "        ")).endswith(
         "print(epoch, global_loss)\n"
     )
+
+
+@pytest.mark.parametrize("choice", ["plt.switch_backend('agg')", "matplotlib.use('agg')"])
+def test_every_process_chooses_how_to_draw(
+    rewrite: Callable[..., RewriteResult], choice: str
+) -> None:
+    head = f"import matplotlib\nimport matplotlib.pyplot as plt\n{choice}\n"
+    assert f"\n{choice}\n" in code(rewrite(head + FLAT, ["ddp"], **GPUS))
 
 
 def test_what_is_needed_elsewhere_is_made_by_all(rewrite: Callable[..., RewriteResult]) -> None:

@@ -12,7 +12,7 @@ from ..program.syntax import LoopNode, Module
 from ..program.trees import walk
 from ..training.loops import is_forward
 from ..values.resolver import Resolver
-from ..values.values import Element, External, Made
+from ..values.values import Attribute, Element, External, Made, Value
 
 RUN = "wandb.init"
 """The call that begins a run, whose answer the script goes on to use."""
@@ -52,6 +52,8 @@ _ACTING_PACKAGES = (
     "loguru.",
     "tensorboard_logger.",
 )
+_FOR_ALL = frozenset({RUN, "matplotlib.use", "matplotlib.pyplot.switch_backend"})
+"""Of these packages, what every process has to do."""
 _WRITERS = re.compile(
     r"(SummaryWriter|logging\.getLogger|tqdm|pyplot\.\w+|builtins\.open|wandb\.init|csv\.(writer|DictWriter)|"
     r"PIL\.Image\.\w+)$"
@@ -143,10 +145,12 @@ class Telling:
                 return False
 
     def draws(self, statement: ast.stmt) -> bool:
-        """Whether ``statement`` begins a drawing: ``fig, ax = plt.subplots()``."""
+        """Whether ``statement`` begins a drawing, or a part of one: ``fig, ax = plt.subplots()``, ``ax = fig.add_subplot()``."""
         match statement:
             case ast.Assign(value=ast.Call(func=function)):
                 names = self._resolver.names(function, self._module)
+                if not names and isinstance(function, ast.Attribute):
+                    return self._is_drawing(function.value)
                 return bool(names) and all(name.startswith(_DRAWING) for name in names)
             case _:
                 return False
@@ -174,7 +178,9 @@ class Telling:
             return all(name.startswith(_PREPARING) or name in _BUILTINS for name in names)
         if self._resolver.callees(call, self._module) or not isinstance(call.func, ast.Attribute):
             return False
-        return call.func.attr in {"format", "join", "strftime", "item", "isoformat"}
+        if call.func.attr in {"format", "join", "strftime", "item", "isoformat"}:
+            return True
+        return self._is_drawing(call.func.value)
 
     def is_bar(self, call: ast.Call) -> bool:
         """Whether ``call`` changes what a progress bar shows."""
@@ -191,7 +197,8 @@ class Telling:
         names = self._resolver.names(call.func, self._module)
         if names:
             return all(
-                n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n != RUN) for n in names
+                n in _ACTIONS or (n.startswith(_ACTING_PACKAGES) and n not in _FOR_ALL)
+                for n in names
             )
         if not isinstance(call.func, ast.Attribute):
             return False
@@ -202,15 +209,21 @@ class Telling:
         return bool(acting and makers) and all(_WRITERS.search(name) for name in makers)
 
     def _is_drawing(self, node: ast.expr) -> bool:
-        """Whether ``node`` is a figure of matplotlib's, or one of its axes."""
-        values = set(self._resolver.values(node, self._module))
-        wholes = {value.of if isinstance(value, Element) else value for value in values}
+        """Whether ``node`` is a figure of matplotlib's, one of its axes, or a part of them: ``axes.title``."""
+        wholes = set(map(_whole, self._resolver.values(node, self._module)))
         return bool(wholes) and all(
             isinstance(value, Made)
             and isinstance(value.maker, External)
             and value.maker.name.startswith(_DRAWING)
             for value in wholes
         )
+
+
+def _whole(value: Value) -> Value:
+    """What ``value`` is a part of."""
+    while isinstance(value, Element | Attribute):
+        value = value.of
+    return value
 
 
 def tells(resolver: Resolver, function: ast.AST, module: Module) -> bool:

@@ -24,6 +24,7 @@ _LOSSES = {
     "huber_loss": "HuberLoss",
     "binary_cross_entropy": "BCELoss",
     "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "multilabel_soft_margin_loss": "MultiLabelSoftMarginLoss",
 }
 _FUNCTIONS = frozenset(f"torch.nn.functional.{name}" for name in _LOSSES)
 _LAYERS = frozenset(f"torch.nn.{name}" for name in _LOSSES.values())
