@@ -28,6 +28,7 @@ from ..values.values import (
     Class,
     Display,
     Element,
+    External,
     FirstPartyModule,
     Function,
     Made,
@@ -40,6 +41,8 @@ from .worker_reads import ReadNames, may_read
 
 _COPIED = ("dataset", "collate_fn")
 """The arguments of a loader that its workers have copies of."""
+_NEVER_IN_PLACE = frozenset(f"builtins.{name}" for name in "bool float int len round str".split())
+"""What they give is not changed in place."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +245,8 @@ def _is_rebound(resolver: Resolver, name: ast.expr, module: Module) -> bool:
                 isinstance(node, ast.Tuple) or is_text(node) or is_number(resolver, node, owner)
             ):
                 return False
+            case Made(_, _, External(name)) if name in _NEVER_IN_PLACE:
+                pass
             case Made():
                 return False
             case _:

@@ -331,6 +331,7 @@ rng = np.random.default_rng(0)
         ("config['size'] = 3", ["config['size']"]),
         ("config['lr'] *= 0.5", []),
         ("rate = config['lr']\nrate *= 0.5", []),
+        ("rate = config['lr']\nif resumed:\n    rate = float(line)\nrate *= config['decay']", []),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("place", ["loop", "function"])
