@@ -75,6 +75,11 @@ def test_the_network_around_it_leaves_the_graph(check_noop: Check) -> None:
     check_noop(script(more=more), reason="printing breaks the graph")
 
 
+def test_the_network_around_it_takes_gradients(check_noop: Check) -> None:
+    more = "\n        torch.autograd.grad(self.net(x).mean(), self.net.parameters())"
+    check_noop(script(more=more), reason="gradients that are taken inside of it break the graph")
+
+
 GAN = """\
 import torch
 from torch import nn

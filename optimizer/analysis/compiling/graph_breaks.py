@@ -152,6 +152,8 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
     method = method_name(resolver, reached)
     if method == "backward" or "torch.autograd.backward" in names:
         return "a backward pass inside of it is no part of a graph"
+    if "torch.autograd.grad" in names:
+        return "gradients that are taken inside of it break the graph"
     if method in _TO_PYTHON:
         return f"`.{method}()` takes a value out of the graph"
     if names & _NUMBERS and isinstance(reached.node, ast.Call):
