@@ -245,7 +245,7 @@ def _is_rebound(resolver: Resolver, name: ast.expr, module: Module) -> bool:
                 isinstance(node, ast.Tuple) or is_text(node) or is_number(resolver, node, owner)
             ):
                 return False
-            case Made(_, _, External(name)) if name in _NEVER_IN_PLACE:
+            case Made(_, _, External(maker)) if maker in _NEVER_IN_PLACE:
                 pass
             case Made():
                 return False
