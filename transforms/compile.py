@@ -5,7 +5,8 @@ between. ``model.compile()`` compiles the module's own call: it stays the same o
 children and pickle, where ``model = torch.compile(model)`` puts ``_orig_mod.`` into checkpoints. Nothing is compiled until
 the first batch, which takes up to a minute longer.
 
-It is written above the training loop, where the network has been moved, loaded and wrapped. Scripts that may run without
+It is written above the training loop, where the network has been moved, loaded and wrapped. Where the loop calls the trained network
+inside another one that was given it (`GaussianDiffusion(unet)`), that one is compiled. Scripts that may run without
 a GPU compile only on one. For a CPU nothing is compiled unless asked for, by ``--target cpu`` with a mode: that needs a C++ compiler,
 gains less, and makes steps of small networks slower. Networks whose batches are padded to
 their longest sample are compiled with ``dynamic=True``, so that not every length is compiled anew. That takes longer: to trace the eight layers
@@ -19,7 +20,7 @@ are padded. What of this is out of sight makes the script fail there. On a CPU t
 batched products of fixed sizes only.
 
 Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``int(..)`` of a
-buffer, ``print``), build tensors with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
+buffer, ``print``), take gradients in their forward pass, build tensors with legacy constructors, loop over a dimension of their input or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, or from the hub, whose code may do any of this; not with
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not before PyTorch 2.14 for networks that run as PyTorch's own layers do, such as an `nn.Sequential`, for which
