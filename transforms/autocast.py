@@ -18,7 +18,7 @@ A script that scales its losses by a ``GradScaler`` and has no autocast, half of
 serves every optimizer of a step: float16 where it is enabled (``enabled=scaler.is_enabled()``). Of the scaler nothing changes.
 
 Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
-double backward; for adversarial attacks, which go by the signs of gradients, or whose optimizer changes an input; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
+double backward; where a backward pass may need weights that an optimizer has changed since; for adversarial attacks, which go by the signs of gradients, or whose optimizer changes an input; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with solvers of differential equations; with Fourier transforms, complex, sparse or
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and
 ``torch.linalg`` (also inside ``MultivariateNormal``), may be given half precision, or a matrix is decomposed that came of it; with squared distances made of a matrix product (a nearest

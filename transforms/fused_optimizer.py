@@ -14,7 +14,8 @@ without it on two cores, whatever the size of the network. SGD without momentum 
 Left alone: optimizers without such a kernel (RMSprop, Adadelta, Adagrad and others) or older than
 it (SGD has it since PyTorch 2.3); classes of the script's own and optimizers that are handed to a library; `foreach=`,
 `capturable=`, `differentiable=` and `fused=` that are there already; closures; sparse or complex parameters; gradients
-that the script sets itself; optimizers that are printed or whose state is looked into; SGD with momentum under a
+that the script sets itself; steps before a backward pass through the weights as they were, where PyTorch raises but sees nothing of what a
+fused kernel changes; optimizers that are printed or whose state is looked into; SGD with momentum under a
 `GradScaler`: when the scaler skips a step because of an overflow, fused SGD leaves the momentum it is about to use
 unfilled. Before PyTorch 2.4 the parameters have to be on the GPU before the optimizer is made.
 
@@ -50,6 +51,7 @@ from ..optimizer.analysis.optimizers.fused_updates import (
     fused_obstacle,
     may_step,
 )
+from ..optimizer.analysis.optimizers.late_backwards import late_backward
 from ..optimizer.analysis.optimizers.optimizer_state import loads_optimizer_state
 from ..optimizer.analysis.precision.precision import LIGHTNING
 from ..optimizer.analysis.script import TrainingScript
@@ -180,7 +182,7 @@ def _obstacle(script: TrainingScript, optimizer: Optimizer, options: Options) ->
     found = fused_obstacle(resolver, optimizer, options.torch_version, on_cpu=on_cpu)
     if found is None and script.frameworks:
         return lightning_obstacle(resolver, script.lightning, optimizer)
-    return found
+    return found or late_backward(resolver, optimizer, script.step_code)
 
 
 def _says_fused(optimizer: Optimizer) -> bool:

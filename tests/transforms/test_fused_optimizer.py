@@ -32,6 +32,46 @@ def script(optimizer: str, steps: str = STEPS, start: str = START) -> str:
     return f"{start}{optimizer}\n{steps}"
 
 
+TWO_LOSSES = """
+critic = nn.Linear(2, 1).to(device)
+other = torch.optim.Adam(model.parameters())
+for step in range(4):
+    scores = critic(model(torch.randn(4, 8).to(device)))
+    first, second = scores.mean(), -scores.mean()
+    optimizer.zero_grad()
+    first.backward({keeps})
+    {between}
+    second.backward()
+    {after}
+    other.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeps", "between", "after", "fused"),
+    [
+        ("retain_graph=True", "optimizer.step()", "pass", False),
+        ("retain_graph=True", "pass", "optimizer.step()", True),
+        ("", "optimizer.step()", "pass", True),
+        ("retain_graph=True", "optimizer.step(); second = critic(model(x)).mean()", "pass", True),
+    ],
+)
+def test_weights_that_a_later_backward_pass_may_need(
+    rewrite: Callable[..., RewriteResult], keeps: str, between: str, after: str, fused: bool
+) -> None:
+    steps = TWO_LOSSES.format(keeps=keeps, between=between, after=after)
+    source = script("", steps).replace(
+        "other = ", "optimizer = torch.optim.Adam(critic.parameters())\nother = ", 1
+    )
+    (file,) = rewrite(source, ["fused-optimizer"]).files
+    assert file.text.count("fused=") == 1 + fused
+    told = any("a later backward pass may need weights" in s.message for s in file.skips)
+    assert told is not fused
+    (file,) = rewrite(source, ["autocast"]).files
+    refused = any("an optimizer has changed since" in s.message for s in file.skips)
+    assert refused is not fused
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -21,6 +21,7 @@ from ..networks.forward_code import (
 )
 from ..networks.models import models_in, steps_lbfgs
 from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
+from ..optimizers.late_backwards import late_backwards
 from ..program.syntax import Module
 from ..training.loops import forward_calls
 from ..training.loss_regions import Region, runs_forward, suspends_gradients
@@ -233,6 +234,9 @@ def _in_the_whole_step(resolver: Resolver, step: StepCode) -> Obstacle | None:
         if steps_lbfgs(resolver, call.node, call.module):
             why = "LBFGS estimates curvature from differences of gradients, which half precision drowns"
             return Obstacle(call.module, call.node, why)
+    for _, late in late_backwards(resolver, step):
+        why = "a backward pass may need weights that an optimizer has changed since: PyTorch raises there, but sees no change of autocast's casts"
+        return Obstacle(late.module, late.node, why)
     return None
 
 
