@@ -169,13 +169,18 @@ def test_sizes_that_are_drawn_in_the_step(check_noop: Check) -> None:
         "nn.functional.interpolate(x, size=(height * 2, int(width / 2)))",
         "nn.functional.interpolate(input=x, size=SIDE)",
         "transforms.Resize((32, 32))(x)",
+        "net.upsample(x)",
     ],
 )
 def test_sizes_that_are_not_drawn_beside_other_draws(
     check_transformed: Check, resized: str
 ) -> None:
     more = f"height, width = x.size()[2:]; t = torch.randint(0, 9, (8,)); x = {resized}"
-    check_transformed(*transformed(setup="SIDE = 32\ntorch.manual_seed(0)", more=more))
+    setup = (
+        "SIDE = 32\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.upsample = nn.Upsample(scale_factor=2)\n\n\nnet = Net()\ntorch.manual_seed(0)"
+    )
+    check_transformed(*transformed(setup=setup, more=more))
 
 
 @pytest.mark.parametrize(
@@ -185,6 +190,7 @@ def test_sizes_that_are_not_drawn_beside_other_draws(
         "nn.functional.interpolate(x, size=(side, side))",
         "nn.functional.interpolate(x, **sizes)",
         "x.resize_(side)",
+        "x.resize((side, side))",
         "nn.functional.interpolate(x, size=x.shape[side:])",
     ],
 )

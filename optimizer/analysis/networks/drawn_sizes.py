@@ -8,6 +8,7 @@ from ..program.reaching import bindings_of
 from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..program.trees import walk
+from ..training.loops import is_forward
 from ..values.resolver import Resolver
 from ..values.values import Literal, Option
 
@@ -20,7 +21,8 @@ _DEEPEST = 6
 def may_be_drawn(resolver: Resolver, resize: ast.Call, module: Module) -> bool:
     """Whether ``resize``, ``F.interpolate(x, ..)`` or ``Resize(..)``, may be told a size that is neither written down nor that of a tensor."""
     name = getattr(resize.func, "attr", getattr(resize.func, "id", ""))
-    takes_images = name[:1].islower() and not name.endswith("_")
+    is_method = isinstance(resize.func, ast.Attribute) and not resolver.names(resize.func, module)
+    takes_images = name[:1].islower() and (not is_method or is_forward(resolver, resize, module))
     given = resize.args[1:] if takes_images else resize.args
     keywords = [k for k in resize.keywords if not (takes_images and k.arg in _IMAGES)]
     if any(keyword.arg is None for keyword in keywords):
