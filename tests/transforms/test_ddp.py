@@ -402,7 +402,11 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
 @pytest.mark.parametrize(
     ("replaced", "by", "reason"),
     [
-        ("shuffle=True", "sampler=torch.utils.data.RandomSampler(data, True)", "a `sampler` of its own"),
+        (
+            "shuffle=True",
+            "sampler=torch.utils.data.RandomSampler(data, True)",
+            "a `sampler` of its own",
+        ),
         (
             "batch_size=16, shuffle=True",
             "**dict(batch_size=16)",

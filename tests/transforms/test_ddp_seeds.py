@@ -112,6 +112,7 @@ SPLIT = SCRIPT.replace("loader = ", "data, rest = random_split(data, [30, 10]OPT
         ("torch.manual_seed(3)", "", None),
         ("torch.manual_seed(random.randint(1, 99))", "", None),
         ("torch.manual_seed(hash(str(time.time())))", "", "so is its seed"),
+        ("torch.manual_seed(3)\nnp.random.seed()", "", None),
         ("", ", generator=torch.Generator().manual_seed(3)", None),
         ("", ", generator=torch.Generator().manual_seed(hash(time.time()))", "so is its seed"),
     ],
@@ -120,3 +121,13 @@ def test_splits(rewrite: Rewrite, seed: str, options: str, refused: str | None) 
     text, reason = after(rewrite, seed, SPLIT.replace("OPTIONS", options))
     assert ("DistributedSampler(data" in text) is (refused is None)
     assert refused is None or refused in reason
+
+
+@pytest.mark.parametrize(
+    ("seed", "refused"),
+    [("np.random.seed(3)", False), ("np.random.seed()", True), ("np.random.seed(None)", True)],
+)
+def test_seeds_of_the_system(rewrite: Rewrite, seed: str, refused: bool) -> None:
+    script = SCRIPT.replace("loader = ", "order = np.random.permutation(40)\nloader = ")
+    _, reason = after(rewrite, seed, script)
+    assert ("so is its seed" in reason) is refused

@@ -35,8 +35,11 @@ class CommonSeeds:
         self._script, self._known = script, divergence
 
     def is_alike(self, seed: Seed) -> bool:
-        """Whether ``seed`` seeds every process with the same number."""
-        return not any(self.differs(given, seed.module) for given in _arguments(seed))
+        """Whether ``seed`` seeds every process with the same number; one that is given none takes what the system offers."""
+        given = _arguments(seed)
+        if len(seed.libraries) == 1 and not given:
+            return False
+        return not any(_is_none(each) or self.differs(each, seed.module) for each in given)
 
     def are_alike(self, library: str) -> bool:
         """Whether the generator of ``library`` is seeded, and all its seeds are the same in every process."""
@@ -62,7 +65,8 @@ class CommonSeeds:
 
 def find_common_seeds(script: TrainingScript) -> CommonSeeds:
     """The seeds of ``script``, and the draws that the first process makes for all."""
-    if all(isinstance(a, ast.Constant) for s in script.seeding.seeds for a in _arguments(s)):
+    given = [argument for seed in script.seeding.seeds for argument in _arguments(seed)]
+    if all(isinstance(argument, ast.Constant) for argument in given):
         return CommonSeeds(script)
     alone = Divergence(script.resolver, script.loaders, (), ())
     seeds = CommonSeeds(script, alone)
@@ -80,6 +84,10 @@ def _arguments(seed: Seed) -> list[ast.expr]:
     if not isinstance(seed.node, ast.Call):
         return []
     return [*seed.node.args, *(keyword.value for keyword in seed.node.keywords)]
+
+
+def _is_none(given: ast.expr) -> bool:
+    return isinstance(given, ast.Constant) and given.value is None
 
 
 def _draws(script: TrainingScript) -> Iterator[tuple[ast.Call, Module]]:

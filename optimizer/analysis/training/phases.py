@@ -99,7 +99,7 @@ def _asks_parameters(test: ast.expr, function: FunctionNode, module: Module) -> 
         if isinstance(node, ast.Name):
             source = _only_source(node, module)
             if isinstance(source, Assigned) and not source.path:
-                above = source.value.lineno < test.lineno
+                above = source.value.lineno < test.lineno and not module.loops(source.value)
                 in_function = module.function(source.value) is function
                 if not (above and in_function and _asks_parameters(source.value, function, module)):
                     return False

@@ -117,6 +117,13 @@ def test_calls_that_may_both_train(
         ({"    for x": "    train = bool(train)\n    for x"}, None),
         (
             {
+                "        if train:": "        trains = optimizer is not None\n        if trains:",
+                "sgd, train=False": "",
+            },
+            None,
+        ),
+        (
+            {
                 "            loss.backward()\n": "",
                 "        if train": "        loss.backward()\n        if train",
             },
