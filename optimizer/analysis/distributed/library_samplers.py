@@ -36,6 +36,7 @@ def library_sampler(resolver: Resolver, loader: DataLoader) -> LibrarySampler | 
     module = loader.module
     same = (
         made.module is module
+        and isinstance(dataset.value, ast.Name | ast.Attribute)
         and not call.keywords
         and [ast.dump(argument) for argument in call.args] == [ast.dump(dataset.value)]
         and module.function(call) is module.function(loader.node)

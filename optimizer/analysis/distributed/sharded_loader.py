@@ -73,26 +73,16 @@ def shard_loader(
         batch = f"({batch})"
     told = quoted(module, "every process gets an equal part of every batch")
     rows.append(f"assert {batch} % {world} == 0, {told}")
-    sampler = names.imported(module, "torch.utils.data", "DistributedSampler")
-    shuffle = loader.arguments.get("shuffle")
-    shuffles = (
-        made.shuffles
-        if made is not None
-        else shuffle is not None and not _is(resolver, loader, shuffle, False)
-    )
-    given = ", ".join(
-        [code, *_sampler_arguments(script, loader, shuffle, seeds if shuffles else None)]
-    )
-    if module is not script.entry and module.function(loader.node) is None:
-        # Made as the file is imported, before the processes have met.
-        given += f", num_replicas={world}, rank={names.name(Place.RANK, module)}"
+    shuffles = made.shuffles if made is not None else _shuffles(resolver, loader)
+    sampler = _sampler(script, loader, names, code, seeds if shuffles else None)
     if made is not None:
-        code = f"{sampler}({given}) if {world} > 1 else {module.code(made.call)}"
+        code = f"{sampler} if {world} > 1 else {module.code(made.call)}"
         edits.append(_replaced(module, made.call, code))
     else:
-        rows.append(f"{sampler_name} = {sampler}({given}) if {world} > 1 else None")
+        rows.append(f"{sampler_name} = {sampler} if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
     changed = {"batch_size": f"{batch} // {world}"}
+    shuffle = loader.arguments.get("shuffle")
     if shuffle is not None and shuffles and not _asks_for(shuffle.value, sampler_name):
         alone = f"{sampler_name} is None"
         literal = isinstance(shuffle.value, ast.Constant) and _is(resolver, loader, shuffle, True)
@@ -243,14 +233,33 @@ def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:
     return None
 
 
-def _sampler_arguments(
+def _shuffles(resolver: Resolver, loader: DataLoader) -> bool:
+    shuffle = loader.arguments.get("shuffle")
+    return shuffle is not None and not _is(resolver, loader, shuffle, False)
+
+
+def _sampler(
     script: TrainingScript,
     loader: DataLoader,
-    shuffle: Argument | None,
+    names: ProcessNames,
+    dataset: str,
     seeds: CommonSeeds | None,
+) -> str:
+    """The call that makes the sampler of ``dataset``; ``seeds`` where it shuffles."""
+    module = loader.module
+    cls = names.imported(module, "torch.utils.data", "DistributedSampler")
+    given = [dataset, *_sampler_arguments(script, loader, seeds)]
+    if module is not script.entry and module.function(loader.node) is None:
+        # Made as the file is imported, before the processes have met.
+        world, rank = names.name(Place.WORLD_SIZE, module), names.name(Place.RANK, module)
+        given += [f"num_replicas={world}", f"rank={rank}"]
+    return f"{cls}({', '.join(given)})"
+
+
+def _sampler_arguments(
+    script: TrainingScript, loader: DataLoader, seeds: CommonSeeds | None
 ) -> Iterator[str]:
-    """The arguments of the sampler; ``seeds`` where it shuffles."""
-    resolver = script.resolver
+    resolver, shuffle = script.resolver, loader.arguments.get("shuffle")
     if seeds is None:
         yield "shuffle=False"
     elif (
