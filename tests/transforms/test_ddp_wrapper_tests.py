@@ -126,3 +126,11 @@ def test_the_condition_under_which_it_was_wrapped(rewrite: Rewrite) -> None:
 )
 def test_tests_that_hold_as_they_are(rewrite: Rewrite, asked: str) -> None:
     assert asked in after(rewrite, asked)
+
+
+def test_a_wrapper_that_an_expression_chooses(rewrite: Rewrite) -> None:
+    wrapped = "model = nn.DataParallel(model) if multi_gpu else model\n"
+    script = START.replace("if multi_gpu:\n    model = nn.DataParallel(model)\n", wrapped)
+    text = rewrite(f"{script}net = model.module if multi_gpu else model\n", ["ddp"]).files[0].text
+    assert f"    )\nelse:\n    {wrapped}" in text
+    assert text.endswith("net = model.module if WORLD_SIZE > 1 or multi_gpu else model\n")

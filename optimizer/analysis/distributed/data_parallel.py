@@ -32,12 +32,16 @@ _MOVES = frozenset({"cuda", "to"})
 
 @dataclass(frozen=True, eq=False)
 class DataParallelUse(Fact):
-    """``statement`` is ``name = nn.DataParallel(network).cuda()``; ``moves`` are the moves behind the wrapper."""
+    """``statement`` is ``name = nn.DataParallel(network).cuda()``; ``moves`` are the moves behind the wrapper.
+
+    ``condition`` is the test under which it is wrapped, if there is one.
+    """
 
     node: ast.Call
     statement: ast.Assign
     network: ast.expr
     moves: tuple[str, ...]
+    condition: ast.expr | None
 
     @property
     def target(self) -> ast.expr:
@@ -87,12 +91,21 @@ def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | O
             outer = grand
             continue
         break
-    statement = module.parents[outer]
+    statement, condition = module.parents[outer], None
+    if (
+        isinstance(statement, ast.IfExp)
+        and outer is statement.body
+        and ast.dump(statement.orelse) == ast.dump(network)
+    ):
+        statement, condition = module.parents[statement], statement.test
     if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1):
         return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
     target = statement.targets[0]
     if isinstance(target, ast.Name | ast.Attribute):
-        return DataParallelUse(module, call.node, statement, network, tuple(moves))
+        around = module.parents[statement]
+        if condition is None and isinstance(around, ast.If) and statement in around.body:
+            condition = around.test
+        return DataParallelUse(module, call.node, statement, network, tuple(moves), condition)
     return Obstacle(module, call.node, "the wrapped network is not simply kept in a variable")
 
 

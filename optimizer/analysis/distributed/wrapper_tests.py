@@ -33,9 +33,8 @@ def wrapper_test_edits(
             if not never_runs(resolver, node, module):
                 yield from _class_test(resolver, node, module, names)
     for use in uses:
-        wrapped_under = _condition_of(use)
-        if wrapped_under is not None:
-            yield from _same_conditions(resolver, use, wrapped_under, names)
+        if use.condition is not None:
+            yield from _same_conditions(resolver, use, use.condition, names)
 
 
 def _class_test(
@@ -106,12 +105,6 @@ def _distributed(module: Module, names: ProcessNames) -> str:
 
 
 # Conditions under which it is wrapped
-
-
-def _condition_of(use: DataParallelUse) -> ast.expr | None:
-    """The test under which the network is wrapped: ``if args.multi_gpu:``."""
-    around = use.module.parents[use.statement]
-    return around.test if isinstance(around, ast.If) and use.statement in around.body else None
 
 
 def _same_conditions(
