@@ -13,7 +13,7 @@ from ..program.scopes import Iterated
 from ..program.syntax import Module
 from ..values.option_settings import assigned_settings, option_field
 from ..values.resolver import Resolver
-from ..values.values import Attribute, Display, Literal, Made, Option, Value
+from ..values.values import Attribute, Display, External, Literal, Made, Option, Value
 
 Bounds: TypeAlias = tuple[int, int]
 """The least and the greatest."""
@@ -22,6 +22,12 @@ _DEEPEST = 12
 _LARGEST_EXPONENT = 64
 _PRODUCTS = frozenset({"numpy.prod", "math.prod"})
 _SAME = frozenset({"builtins.int", "builtins.round", "builtins.float"})
+_COUNTS = frozenset(
+    {
+        *("builtins.int", "builtins.len"),
+        *("torch.cuda.device_count", "torch.distributed.get_world_size"),
+    }
+)
 _CHOOSING: dict[str, Callable[[list[int]], int]] = {"builtins.min": min, "builtins.max": max}
 
 
@@ -36,8 +42,8 @@ def size_bounds(
         return size_bounds(resolver, part, at, depth + 1)
 
     match node:
-        case ast.BinOp(left, operator, right):
-            return _calculated(again(left), operator, again(right))
+        case ast.BinOp():
+            return _of_operation(resolver, node, module, depth + 1)
         case ast.UnaryOp(ast.USub(), ast.Constant(int() as number)):
             return -number, -number
         case ast.Call(func, [argument], []):
@@ -58,6 +64,26 @@ def size_bounds(
             pass
     values = resolver.values(node, module)
     return _spanned(_of_value(resolver, value, node, depth) for value in values)
+
+
+def _of_operation(resolver: Resolver, node: ast.BinOp, module: Module, depth: int) -> Bounds | None:
+    left = size_bounds(resolver, node.left, module, depth)
+    right = size_bounds(resolver, node.right, module, depth)
+    in_parts = isinstance(node.op, ast.FloorDiv) and _is_count(resolver, node.right, module)
+    if in_parts and right is None and left is not None and left[0] >= 0:
+        return 0, left[1]  # no more than all
+    return _calculated(left, node.op, right)
+
+
+def _is_count(resolver: Resolver, node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is a whole number by what makes it, be it not known which: ``int(os.environ["WORLD_SIZE"])``."""
+    values = resolver.values(node, module)
+    return bool(values) and all(
+        isinstance(value, Made)
+        and isinstance(value.maker, External)
+        and value.maker.name in _COUNTS
+        for value in values
+    )
 
 
 def _of_value(resolver: Resolver, value: Value, node: ast.expr, depth: int) -> Bounds | None:
