@@ -10,7 +10,7 @@ from ..autograd.graph_names import BACKWARD_METHODS
 from ..calls.reach import lexical_nodes, reached_nodes
 from ..calls.signatures import call_argument
 from ..program.scopes import Parameter, Untraceable
-from ..program.syntax import FunctionNode, Module
+from ..program.syntax import FunctionNode, LoopNode, Module
 from ..values.resolver import Resolver
 from ..values.values import Class, Display, External, Literal, Made, Option, Value
 
@@ -47,22 +47,22 @@ def training_guards(
         block = node.orelse if negated else node.body
         code = module.code(test)
         found.setdefault(code, []).extend(block)
-        if runs_backward(resolver, block, module):
+        if _runs_backward(resolver, block, module):
             trains.add(code)
     guards = [TrainingGuard(code, tuple(found[code])) for code in found if code in trains]
-    backwards = _backward_calls(resolver, owner, module) if guards else []
+    backwards = calls_to_backward(resolver, owner, module) if guards else []
     return tuple(g for g in guards if all(g.holds_at(call, module) for call in backwards))
 
 
-def _backward_calls(
-    resolver: Resolver, owner: FunctionNode | ast.Module, module: Module
+def calls_to_backward(
+    resolver: Resolver, owner: FunctionNode | LoopNode | ast.Module, module: Module
 ) -> list[ast.Call]:
     """The calls in ``owner`` that run a backward pass, themselves or in what they call."""
     calls = [node for node in lexical_nodes(owner.body) if isinstance(node, ast.Call)]
-    return [call for call in calls if runs_backward(resolver, [call], module)]
+    return [call for call in calls if _runs_backward(resolver, [call], module)]
 
 
-def runs_backward(resolver: Resolver, block: Sequence[ast.AST], module: Module) -> bool:
+def _runs_backward(resolver: Resolver, block: Sequence[ast.AST], module: Module) -> bool:
     """Whether a backward pass runs in ``block`` or in what that calls."""
     return any(
         isinstance(r.node, ast.Call)

@@ -13,7 +13,7 @@ from ..program.scopes import Assigned, BindingSource, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import CallSite, Resolver
 from ..values.values import External, Instance, Literal, Made, Value
-from .guards import makes_object, runs_backward
+from .guards import calls_to_backward, makes_object
 from .loops import iterated_loaders
 
 _OPPOSITES: dict[type[ast.cmpop], str] = {
@@ -68,11 +68,7 @@ def _phase(resolver: Resolver, loaders: tuple[DataLoader, ...], loop: Loop) -> P
 def _conditions(resolver: Resolver, loop: Loop, function: FunctionNode) -> Iterator[_Condition]:
     """The tests in the loop, of parameters alone, on which all its backward passes hang."""
     module = loop.module
-    backwards = [
-        node
-        for node in lexical_nodes(loop.node.body)
-        if isinstance(node, ast.Call) and runs_backward(resolver, [node], module)
-    ]
+    backwards = calls_to_backward(resolver, loop.node, module)
     for node in lexical_nodes(loop.node.body):
         if not isinstance(node, ast.If) or not _asks_parameters(node.test, function, module):
             continue
