@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from ..optimizer.analysis.editing.references import reference
+from ..optimizer.analysis.editing.replacing import replacement
 from ..optimizer.analysis.editing.splice import Piece, bounds, spliced
 from ..optimizer.analysis.facts import CallFact, Fact, excerpt, seen_at
 from ..optimizer.analysis.networks.layout_neutral import LayoutObstacle
@@ -134,7 +135,7 @@ def _moved(module: Module, call: ast.Call) -> list[FileEdit]:
         return _with_format(module, call)
     format_ = reference(module, "torch.channels_last")
     code = f"{module.code(call)}.to(memory_format={format_.code})"
-    return [*format_.edits, FileEdit(module.path, ReplaceExpression(module.span(call), code))]
+    return [*format_.edits, replacement(module, call, code)]
 
 
 def _with_format(module: Module, call: ast.Call) -> list[FileEdit]:

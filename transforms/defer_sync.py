@@ -41,6 +41,7 @@ from dataclasses import replace
 
 from ..optimizer.analysis.attention.causal_hints import CausalHint
 from ..optimizer.analysis.autograd.graph_leaks import GraphLeak
+from ..optimizer.analysis.editing.replacing import replacement
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.syncs.deferral_edits import (
     deferral_edits,
@@ -54,7 +55,7 @@ from ..optimizer.analysis.syncs.deferred_meters import DeferredMeter
 from ..optimizer.analysis.syncs.joint_plans import joined
 from ..optimizer.analysis.wording import listed
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
+from ..optimizer.rewriting.edits import FileEdit, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _EXACT = (
@@ -176,10 +177,7 @@ class DeferSync(Transform):
                 f"{losses} {goes} into `{leak.total}` with {its}: `{leak.total}` is printed with it"
             )
             return self.skip(leak.path, leak.span, message)
-        edits = tuple(
-            FileEdit(leak.path, ReplaceExpression(leak.module.span(loss), f"{loss.id}.detach()"))
-            for loss in leak.losses
-        )
+        edits = tuple(replacement(leak.module, loss, f"{loss.id}.detach()") for loss in leak.losses)
         message = f"{losses} {goes} into `{leak.total}` without {its}, which filled the memory"
         return self.change(leak.path, leak.span, message, _SPENT, edits)
 

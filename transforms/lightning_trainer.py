@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..optimizer.analysis.editing.references import quoted, reference
+from ..optimizer.analysis.editing.replacing import replacement
 from ..optimizer.analysis.facts import seen_at
 from ..optimizer.analysis.frameworks.lightning import (
     LightningTrainer,
@@ -119,10 +120,7 @@ class LightningTrainerTransform(Transform):
 
     def _kept(self, kept: KeptLosses) -> Change:
         items = (
-            FileEdit(
-                kept.path,
-                ReplaceExpression(kept.module.span(number), f"{kept.module.code(loss)}.detach()"),
-            )
+            replacement(kept.module, number, f"{kept.module.code(loss)}.detach()")
             for number, loss in kept.items
         )
         numbers = f"{kept.attribute} = [value.item() for value in {kept.attribute}]"

@@ -27,12 +27,13 @@ from collections.abc import Iterator
 
 from ..optimizer.analysis.editing.free_names import free_name
 from ..optimizer.analysis.editing.references import quoted, reference
+from ..optimizer.analysis.editing.replacing import replacement
 from ..optimizer.analysis.loading.file_reads import FileRead, FileReader
 from ..optimizer.analysis.loading.passes import passes_repeat
 from ..optimizer.analysis.program.syntax import Module
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.options import Options, Tier
-from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _CLASS_NAMES = ("FilesInMemory", "DatasetFilesInMemory")
@@ -195,9 +196,7 @@ class RamDataset(Transform):
         edits.append(FileEdit(module.path, InsertAfter(last, kept)))
         for read in reads:
             opened = f"{instance}.{attribute}.open({module.code(read.named)})"
-            edits.append(
-                FileEdit(module.path, ReplaceExpression(module.span(read.argument), opened))
-            )
+            edits.append(replacement(module, read.argument, opened))
         return self.change(
             module.path,
             first.span,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
+from ..editing.replacing import replacement
 from ..facts import DataLoader
 from ..loading.loaders import loaders_in
 from ..obstacles import Obstacle
@@ -25,7 +26,7 @@ def asked_size_edits(
     """What is worked out of ``loader.batch_size``, or told of it, goes on with the size of a whole batch."""
     for node, module in _asked(resolver, loader, loaders):
         size = f"{module.code(node)} * {names.name(Place.WORLD_SIZE, module)}"
-        yield FileEdit(module.path, ReplaceExpression(module.span(node), size))
+        yield replacement(module, node, size)
 
 
 def asked_size_obstacle(

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
 from ..calls.reach import lexical_nodes, reached_nodes
+from ..editing.replacing import replacement
 from ..obstacles import Obstacle
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned
@@ -84,7 +85,7 @@ def _agreement(expression: ast.expr, module: Module, names: ProcessNames) -> Fil
     if is_test and not is_bool:
         code = f"bool({code})"
     code = f"{names.helper(Helper.FIRST, module)}({code})"
-    return FileEdit(module.path, ReplaceExpression(module.span(expression), code))
+    return replacement(module, expression, code)
 
 
 class _Decisions:

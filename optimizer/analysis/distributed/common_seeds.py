@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
+from ..editing.replacing import replacement
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.seeding import Seed
@@ -60,7 +61,7 @@ class CommonSeeds:
         """The edits by which every process takes the seed that the first one has drawn."""
         for call, module in self.drawn:
             code = f"int({names.helper(Helper.FIRST, module)}({module.code(call)}))"
-            yield FileEdit(module.path, ReplaceExpression(module.span(call), code))
+            yield replacement(module, call, code)
 
 
 def find_common_seeds(script: TrainingScript) -> CommonSeeds:

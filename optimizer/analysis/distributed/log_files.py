@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
 from ..calls.signatures import call_argument
+from ..editing.replacing import replacement
 from ..program.module_names import reads_of
 from ..program.syntax import Module
 from ..values.resolver import Resolver
@@ -44,7 +45,7 @@ def log_edits(
                 nowhere = f"{names.spelled(module, 'os')}.devnull"
                 first = f"{names.name(Place.RANK, module)} == 0"
                 code = f"{module.code(call.args[0])} if {first} else {nowhere}"
-                yield FileEdit(module.path, ReplaceExpression(module.span(call.args[0]), code))
+                yield replacement(module, call.args[0], code)
 
 
 def _is_of_other_file(use: ast.expr, module: Module) -> bool:

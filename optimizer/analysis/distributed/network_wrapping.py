@@ -15,6 +15,7 @@ from ...rewriting.edits import (
     ReplaceStatement,
 )
 from ..calls.reach import reached_nodes
+from ..editing.replacing import replacement
 from ..facts import excerpt
 from ..networks.models import is_module_class
 from ..networks.network_flow import NetworkFlow
@@ -81,7 +82,7 @@ def wrap_beside(
     ]
     edits = [FileEdit(module.path, InsertBefore(module.span(block.trains), "\n".join(rows), True))]
     for use in flow.uses:
-        edits.append(FileEdit(module.path, ReplaceExpression(module.span(use), wrapped)))
+        edits.append(replacement(module, use, wrapped))
     for reached in flow.uses_of_network_itself(script.resolver):
         if not reached.direct:
             code = excerpt(reached.module, reached.module.statement(reached.node))

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...rewriting.edits import FileEdit, ReplaceExpression, Wrap
+from ...rewriting.edits import FileEdit, Wrap
 from ..calls.signatures import call_argument
 from ..devices.devices import DEVICE_MAKERS
+from ..editing.replacing import replacement
 from ..facts import Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
@@ -93,10 +94,10 @@ def gpu_edits(
             mine = f"{mine} if {several} > 1 else {module.code(number.node)}"
             if isinstance(module.parents[number.node], ast.BinOp):
                 mine = f"({mine})"
-        yield FileEdit(module.path, ReplaceExpression(module.span(number.node), mine))
+        yield replacement(module, number.node, mine)
     for module, node, name in _numbered_texts(modules):
         code = module.code(node).replace(name, "cuda")
-        yield FileEdit(module.path, ReplaceExpression(module.span(node), code))
+        yield replacement(module, node, code)
     for module, node in _shown(resolver, modules):
         if not isinstance(node.value, ast.Constant):
             alone = f"if {names.name(Place.WORLD_SIZE, module)} == 1:"

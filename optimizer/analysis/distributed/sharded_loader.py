@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression, SetArgument
+from ...rewriting.edits import FileEdit, InsertBefore, SetArgument
 from ..editing.references import quoted
+from ..editing.replacing import replacement
 from ..facts import Argument, DataLoader, Fact, Loop
 from ..loading.datasets import find_datasets, is_iterable
 from ..loading.last_batches import only_trains
@@ -64,7 +65,7 @@ def shard_loader(
     if made is None and not isinstance(dataset.value, ast.Name | ast.Attribute):
         name = _free_name(module)
         rows.append(f"{name} = {module.unindented_code(dataset.value)}")
-        edits.append(_replaced(module, dataset.value, name))
+        edits.append(replacement(module, dataset.value, name))
         code = name
     size = loader.arguments["batch_size"]
     world = names.name(Place.WORLD_SIZE, module)
@@ -77,7 +78,7 @@ def shard_loader(
     sampler = _sampler(script, loader, names, code, seeds if shuffles else None)
     if made is not None:
         code = f"{sampler} if {world} > 1 else {module.code(made.call)}"
-        edits.append(_replaced(module, made.call, code))
+        edits.append(replacement(module, made.call, code))
     else:
         rows.append(f"{sampler_name} = {sampler} if {world} > 1 else None")
     edits.append(FileEdit(module.path, InsertBefore(module.span(statement), "\n".join(rows))))
@@ -161,11 +162,11 @@ def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterat
     for name, code in changed.items():
         value = loader.arguments[name].value
         if value in _written(loader):
-            yield _replaced(module, value, code)
+            yield replacement(module, value, code)
         else:
             over.append(f"{quoted(module, name)}: {code}")
     if over and keywords is not None:
-        yield _replaced(
+        yield replacement(
             module, keywords, "{" + ", ".join([f"**{module.code(keywords)}", *over]) + "}"
         )
 
@@ -293,10 +294,6 @@ def _seed(script: TrainingScript, loader: DataLoader, common: CommonSeeds) -> st
     here = loader.module.scope(loader.node).lookup(base.id)
     same = there is not None and here is not None and there[0] is here[0]
     return place.code(first) if same else None
-
-
-def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
-    return FileEdit(module.path, ReplaceExpression(module.span(node), code))
 
 
 def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool) -> bool:

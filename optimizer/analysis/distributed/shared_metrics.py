@@ -15,6 +15,7 @@ from ...rewriting.edits import (
 )
 from ..calls.reach import lexical_nodes
 from ..editing.free_names import free_name
+from ..editing.replacing import replacement
 from ..facts import DataLoader
 from ..obstacles import Obstacle
 from ..program.syntax import Module
@@ -65,12 +66,12 @@ def told_figure_edits(
     for size in told.sizes:
         whole = _product_with(size, module, {*numbers, *told.sizes})
         code = f"{module.code(whole)} * {names.name(Place.WORLD_SIZE, module)}"
-        edits.append(FileEdit(module.path, ReplaceExpression(module.span(whole), code)))
+        edits.append(replacement(module, whole, code))
     for together in told.together:
         called = _names_of_all(together)
         for number, name in called.items():
             for node in number.nodes:
-                edits.append(FileEdit(module.path, ReplaceExpression(module.span(node), name)))
+                edits.append(replacement(module, node, name))
         rows = "\n".join(_exchanges(called, module, names))
         action = next((action for action in actions if together.node in action.statements), None)
         if action is not None:
@@ -190,10 +191,7 @@ def _addition(share: EvaluationShare, names: ProcessNames) -> list[FileEdit] | O
         if name is None:
             return Obstacle(module, share.node, "no name is free for the number of batches")
         rows.append(f"{name} = {helper}({module.code(share.lengths[0])})")
-        edits += [
-            FileEdit(module.path, ReplaceExpression(module.span(call), name))
-            for call in share.lengths
-        ]
+        edits += [replacement(module, call, name) for call in share.lengths]
     return [
         FileEdit(module.path, InsertAfter(module.span(share.node), "\n".join(rows))),
         *edits,
@@ -233,7 +231,7 @@ def _dealt_out(loader: DataLoader, names: ProcessNames) -> Iterator[FileEdit]:
         yield FileEdit(module.path, ReplaceExpression(span, whole))
         return
     if code != module.code(dataset):
-        yield FileEdit(module.path, ReplaceExpression(module.span(dataset), code))
+        yield replacement(module, dataset, code)
     for keyword in ("shuffle", "drop_last"):
         if any(k.arg == keyword for k in call.keywords):
             yield FileEdit(module.path, RemoveArgument(span, keyword))

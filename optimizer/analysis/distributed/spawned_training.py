@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ...rewriting.edits import FileEdit, ReplaceExpression, ReplaceStatement
+from ...rewriting.edits import FileEdit, ReplaceStatement
 from ..calls.signatures import call_argument
 from ..editing.imports import orphaned_imports
+from ..editing.replacing import replacement
 from ..facts import CallFact, Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
@@ -206,7 +207,7 @@ class _Plan:
         if len(assigned) != 1 or len(bindings) != 1:
             self._refuse(number, "how many processes there are is not said in one place")
         world = self._names.name(Place.WORLD_SIZE, module)
-        yield FileEdit(module.path, ReplaceExpression(module.span(assigned[0].value), world))
+        yield replacement(module, assigned[0].value, world)
 
     def _group(self, given: list[ast.expr]) -> None:
         """The one place where the processes meet, by their place and number."""
@@ -265,7 +266,7 @@ class _Plan:
                     )
                 if self._names_device(node, module):
                     mine = self._names.name(Place.LOCAL_RANK, module)
-                    yield FileEdit(module.path, ReplaceExpression(module.span(node), mine))
+                    yield replacement(module, node, mine)
                 elif not self._passes_on(node, module):
                     why = "whether this means a GPU of this machine or a process of all is not seen"
                     self._refuse(node, why, module)

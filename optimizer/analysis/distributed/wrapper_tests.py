@@ -9,8 +9,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
 from ..calls.reach import never_runs
+from ..editing.replacing import replacement
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Made
@@ -46,24 +47,24 @@ def _class_test(
             function, module
         ) == frozenset({"builtins.isinstance"}):
             if _is_data_parallel(resolver, classes, module):
-                yield _replaced(module, classes, f"({_both(classes, module, names)})")
+                yield replacement(module, classes, f"({_both(classes, module, names)})")
             elif _lacks_distributed(resolver, classes, module):
-                yield _replaced(module, classes, _longer(classes, module, names))
+                yield replacement(module, classes, _longer(classes, module, names))
         case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=value) as right]) if (
             value == _NAME and (word := _membership(op)) is not None
         ):
             quote = module.code(right)
             both = f"({quote}, {quote.replace(_NAME, f'Distributed{_NAME}')})"
-            yield _replaced(module, node, f"{module.code(left)} {word} {both}")
+            yield replacement(module, node, f"{module.code(left)} {word} {both}")
         case ast.Compare(left=left, ops=[op], comparators=[right]) if (
             _is_data_parallel(resolver, right, module) and (word := _membership(op)) is not None
         ):
             both = _both(right, module, names)
-            yield _replaced(module, node, f"{module.code(left)} {word} ({both})")
+            yield replacement(module, node, f"{module.code(left)} {word} ({both})")
         case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[right]) if _lacks_distributed(
             resolver, right, module
         ):
-            yield _replaced(module, right, _longer(right, module, names))
+            yield replacement(module, right, _longer(right, module, names))
         case _:
             pass
 
@@ -131,7 +132,7 @@ def _same_conditions(
                     isinstance(test.test, ast.BoolOp) and isinstance(test.test.op, ast.Or)
                 )
                 code = f"{world} == 1 and {f'({condition})' if loose else condition}"
-            yield _replaced(module, test.test, code)
+            yield replacement(module, test.test, code)
 
 
 def _is_wrapped(resolver: Resolver, node: ast.expr, module: Module, use: DataParallelUse) -> bool:
@@ -179,7 +180,3 @@ def _asks_object(test: ast.expr) -> bool:
         or (isinstance(node, ast.Attribute) and node.attr == "__class__")
         for node in ast.walk(test)
     )
-
-
-def _replaced(module: Module, node: ast.expr, code: str) -> FileEdit:
-    return FileEdit(module.path, ReplaceExpression(module.span(node), code))

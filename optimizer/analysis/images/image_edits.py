@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ...rewriting.edits import AddImport, FileEdit, RemoveStatement, ReplaceExpression
+from ...rewriting.edits import AddImport, FileEdit, RemoveStatement
 from ..editing.imports import orphaned_imports
+from ..editing.replacing import replacement
 from ..editing.splice import Piece, bounds, spliced
 from ..program.name_uses import NameUses
 from ..program.project import Project
@@ -59,7 +60,7 @@ def _pipeline_edit(pipeline: ImagePipeline) -> list[FileEdit]:
         pieces.append(_cut(module, pipeline.display.elts[first - 1], pipeline.removed[-1]))
     root = pipeline.root
     code = spliced(module, root, pieces)
-    return [FileEdit(module.path, ReplaceExpression(module.span(root), code)), *edits]
+    return [replacement(module, root, code), *edits]
 
 
 def _import(module: Module, name: str) -> list[FileEdit]:

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...rewriting.edits import FileEdit, InsertAfter, ReplaceExpression
+from ...rewriting.edits import FileEdit, InsertAfter
 from ..distributed.process_names import Place, ProcessNames
+from ..editing.replacing import replacement
 from ..facts import DataLoader, Fact
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -69,7 +70,7 @@ def shared_core_edits(
                 if _floored(count)
                 else share(_operand(count), processes)
             )
-            yield FileEdit(module.path, ReplaceExpression(module.span(count.node), code))
+            yield replacement(module, count.node, code)
 
 
 def share(cores: str, processes: str) -> str:

@@ -15,6 +15,7 @@ from ..distributed.process_groups import joins_process_group
 from ..distributed.process_names import Place
 from ..editing.free_names import assignment_beside, free_name, names_constants_in_capitals
 from ..editing.references import quoted, reference
+from ..editing.replacing import replacement
 from ..editing.setting_lists import end_of_settings
 from ..facts import Argument, DataLoader
 from ..program.syntax import FunctionNode, Module
@@ -139,7 +140,7 @@ def _help_edits(module: Module, option: ast.Call, words: str) -> Iterator[FileEd
         code = module.code(text)
         new = re.sub(r"(default\s*[:=]?\s*)0\b", rf"\g<1>{words}", code)
         if new != code:
-            yield FileEdit(module.path, ReplaceExpression(module.span(text), new))
+            yield replacement(module, text, new)
 
 
 def prefetches(

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
 from ..calls.reach import Reached
 from ..editing.references import reference
+from ..editing.replacing import replacement
 from ..networks.forward_code import called_names
 from ..networks.models import is_module_class, unwrap
 from ..obstacles import Obstacle
@@ -115,7 +116,7 @@ def _renamed(call: ast.Call, module: Module, old: str, new: str, name: str) -> I
         wanted = reference(module, name.removesuffix(old) + new)
         code = wanted.code
         yield from wanted.edits
-    yield FileEdit(module.path, ReplaceExpression(module.span(call.func), code))
+    yield replacement(module, call.func, code)
 
 
 def _only_called(resolver: Resolver, maker: ast.Call, module: Module) -> None:
@@ -232,7 +233,7 @@ def _network(search: _Search, value: Value, call: ast.Call, module: Module) -> I
             if isinstance(parent, ast.Call) and parent.func is node:
                 if parent not in search.read:
                     code = f"{reference(owner, 'torch.sigmoid').code}({owner.code(parent)})"
-                    yield FileEdit(owner.path, ReplaceExpression(owner.span(parent), code))
+                    yield replacement(owner, parent, code)
                 elif len(values) > 1:
                     raise _NotLogitsError(owner, parent, "another network may be meant here")
             elif not _is_harmless(resolver, node, owner):
@@ -275,4 +276,4 @@ def _other_reads(search: _Search, module: Module, scope: Scope, name: str) -> It
         if module.scope(node) is not scope or is_sigmoid(search.resolver, statement, module):
             raise _NotLogitsError(module, node, "the probabilities are read in another scope")
         code = f"{reference(module, 'torch.sigmoid').code}({name})"
-        yield FileEdit(module.path, ReplaceExpression(module.span(node), code))
+        yield replacement(module, node, code)

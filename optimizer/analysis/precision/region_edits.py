@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ...rewriting.edits import AddContext, FileEdit, ReplaceExpression, Wrap
+from ...rewriting.edits import AddContext, FileEdit, Wrap
+from ..editing.replacing import replacement
 from ..program.syntax import Module
 from ..training.loss_regions import Region
 from .half_values import HalfUse
@@ -24,7 +25,7 @@ def in_context(region: Region, context: str) -> FileEdit:
 def float_again(use: HalfUse) -> FileEdit:
     """The edit that hands over ``use`` in float32."""
     code = f"{receiver(use.module.code(use.value), use.value)}.float()"
-    return FileEdit(use.path, ReplaceExpression(use.module.span(use.value), code))
+    return replacement(use.module, use.value, code)
 
 
 def receiver(code: str, node: ast.expr) -> str:

@@ -6,7 +6,8 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from ...rewriting.edits import FileEdit, RemoveStatement, ReplaceExpression
+from ...rewriting.edits import FileEdit, RemoveStatement
+from ..editing.replacing import replacement
 from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -66,7 +67,7 @@ def without_sigmoid(call: ast.Call, argument: ast.expr, module: Module) -> FileE
         and len(module.block(statement)) > 1
     ):
         return FileEdit(module.path, RemoveStatement(module.span(statement)))
-    return FileEdit(module.path, ReplaceExpression(module.span(call), module.code(argument)))
+    return replacement(module, call, module.code(argument))
 
 
 def sigmoid_end(resolver: Resolver, network: Made) -> SigmoidEnd | str:
@@ -219,7 +220,7 @@ def _shortened(resolver: Resolver, call: ast.Call, module: Module) -> FileEdit:
         raise _OtherEndError("ends in a sigmoid with a comment above")
     # A comment behind the layer is about it, and goes with it.
     rest = _COMMENT_BEHIND.sub(r"\1", code[end:])
-    return FileEdit(module.path, ReplaceExpression(module.span(call), code[:start] + rest))
+    return replacement(module, call, code[:start] + rest)
 
 
 def _offset(module: Module, call: ast.Call, node: ast.expr) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...rewriting.edits import Edit, FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from ..autograd.grad_modes import suspended_around
+from ..editing.replacing import replacement
 from ..editing.splice import bounds
 from ..program.project import Project
 from ..program.syntax import Module
@@ -77,7 +78,7 @@ def meter_edits(resolver: Resolver, meter: DeferredMeter) -> Iterator[FileEdit]:
 def _widening_edits(resolver: Resolver, kept: Deferred | DeferredMeter) -> Iterator[FileEdit]:
     for use in kept.widened:
         code = f"{use.id}{_widening(resolver)}"
-        yield FileEdit(kept.path, ReplaceExpression(kept.module.span(use), code))
+        yield replacement(kept.module, use, code)
 
 
 def function_edits(resolver: Resolver, plans: Iterable[LoopPlan]) -> Iterator[FileEdit]:
@@ -112,7 +113,7 @@ class _Form:
 
 def _read_edit(resolver: Resolver, read: DeviceRead, form: _Form) -> FileEdit:
     code = _on_device(resolver, read, form)
-    return FileEdit(read.path, ReplaceExpression(read.module.span(read.node), code))
+    return replacement(read.module, read.node, code)
 
 
 def _on_device(resolver: Resolver, read: DeviceRead, form: _Form) -> str:

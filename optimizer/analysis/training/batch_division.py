@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...rewriting.edits import FileEdit, ReplaceExpression
+from ...rewriting.edits import FileEdit
 from ..calls.printing import is_printed
 from ..calls.reach import never_runs, reached_nodes
+from ..editing.replacing import replacement
 from ..facts import Argument, DataLoader, Fact, Loop
 from ..loading.datasets import find_datasets, is_iterable
 from ..loading.iterations import Iteration
@@ -50,7 +51,7 @@ class BatchDivision:
     @property
     def edit(self) -> FileEdit:
         module = self.size.module
-        return FileEdit(module.path, ReplaceExpression(module.span(self.size.value), self.code))
+        return replacement(module, self.size.value, self.code)
 
 
 def divide_batches(
