@@ -53,8 +53,9 @@ from ..optimizer.analysis.compiling.compilation import (
     provable_steps,
 )
 from ..optimizer.analysis.compiling.compile_points import CompilePoint, common_point
-from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle, script_compile_obstacle
+from ..optimizer.analysis.compiling.graph_breaks import CompileObstacle
 from ..optimizer.analysis.compiling.graph_captures import capture_obstacle
+from ..optimizer.analysis.compiling.support import unsupported
 from ..optimizer.analysis.devices.network_device import condition_imports, network_device, uses_cuda
 from ..optimizer.analysis.facts import CallFact, DeviceKind, Fact, Model, seen_at
 from ..optimizer.analysis.networks.called_layers import library_layer
@@ -69,7 +70,7 @@ from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.training.steps import StepCode
 from ..optimizer.analysis.values.values import External, Made
 from ..optimizer.analysis.wording import listed
-from ..optimizer.options import CompileMode, Options, Target, Tier
+from ..optimizer.options import CompileMode, Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore
 from ..optimizer.terminal import counted
 from .base import Change, Example, Skip, Stage, StepPart, Transform
@@ -79,13 +80,9 @@ _NO_MODE = frozenset({CompileMode.AUTO, CompileMode.DEFAULT})
 _ANY_LENGTH = "dynamic=True"
 _SINGLE = "the network is one linear layer, in which there is nothing to fuse (`--compile-mode default` compiles it all the same)"
 _DOUBLE_BACKWARD = "the step differentiates its gradients, which compiled code cannot"
-_FIRST_PYTORCH = {(3, 12): (2, 4), (3, 13): (2, 6), (3, 14): (2, 10)}
-"""The first PyTorch release whose compiler runs on a Python version, from the release notes; earlier ones always do."""
-_NEW_PRECISION, _NEW_PRECISION_HEEDED = (2, 9), (2, 11)
 _COMPILES_ITS_OWN = (2, 14)
 """The first PyTorch release whose ``Module.compile`` compiles a network that runs one of PyTorch's own ``forward`` methods; seen to do nothing
 with 2.11, and as it was then in 2.12 and 2.13 (``torch/_dynamo/eval_frame.py``)."""
-"""The first PyTorch releases that have the setting ``fp32_precision``, and whose compiler asks it."""
 _Candidate: TypeAlias = tuple[CallFact, Model, CompilePoint | CompileObstacle]
 _Named: TypeAlias = tuple[ast.AST, str]
 """A call of a network, and the name that the network has above the training loop."""
@@ -147,7 +144,7 @@ class Compile(Transform):
         steps = [step for step in script.step_code if script.runs(step)]
         if not steps:
             yield from self._frameworks(script)
-        refusal = _refusal(script, options) if steps else None
+        refusal = unsupported(script, options) if steps else None
         refusal = refusal or gradient_graph_beside(script.resolver, steps, script.functions_run)
         refusal = refusal or late_kept_graph(script.resolver, steps, script.functions_run)
         compiled = {network.node for network in compiled_networks(script.resolver)}
@@ -343,41 +340,6 @@ def _said(reason: Fact | str, place: Fact) -> str:
         case _:
             text = _DOUBLE_BACKWARD
     return f"{text}{seen_at(reason, place, text)}"
-
-
-def _refusal(script: TrainingScript, options: Options) -> Fact | str | None:
-    """What about the script, or the machine it is for, keeps everything from being compiled."""
-    if options.platform == "win32":
-        return "there is no Triton for Windows, which compiled code for GPUs is written in"
-    python = max((v for v in _FIRST_PYTORCH if v <= options.python_version), default=None)
-    if python is not None and options.torch_version < _FIRST_PYTORCH[python]:
-        version, pytorch = (".".join(map(str, v)) for v in (python, _FIRST_PYTORCH[python]))
-        return f"on Python {version} torch.compile needs PyTorch {pytorch}"
-    asked = options.target is Target.CPU and options.compile_mode is not CompileMode.AUTO
-    if not script.targets_cuda(options) and not asked:
-        return "the script runs on the CPU, where compiling may not pay: `torchopt tune --target cpu` tries it"
-    if options.compile_mode is CompileMode.REDUCE_OVERHEAD and not script.targets_cuda(options):
-        return "`--compile-mode reduce-overhead` is about CUDA graphs, which a CPU does not have"
-    frameworks = script.frameworks
-    if frameworks:
-        return frameworks[0]
-    return _new_precision(script, options) or script_compile_obstacle(script.resolver)
-
-
-def _new_precision(script: TrainingScript, options: Options) -> Fact | None:
-    """Where the script uses the setting of TF32 that is new in PyTorch 2.9, if its compiler then fails.
-
-    It asks the old one, which is refused once the new one was used: in every mode until PyTorch 2.11
-    (https://github.com/pytorch/pytorch/pull/173731), to look up what autotuning has found since
-    (https://github.com/pytorch/pytorch/issues/196728).
-    """
-    settings = [s for s in script.backend_settings if s.name == "fp32_precision"]
-    always = _NEW_PRECISION <= options.torch_version < _NEW_PRECISION_HEEDED
-    if not settings or not (always or options.compile_mode.autotunes):
-        return None
-    what = "torch.compile before PyTorch 2.11" if always else "autotuning"
-    why = f"{what} fails beside the new setting of float32's precision"
-    return CompileObstacle(settings[0].module, settings[0].node, why)
 
 
 def _differentiated_twice(

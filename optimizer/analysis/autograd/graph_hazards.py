@@ -11,7 +11,7 @@ from ..networks.networks import Networks
 from ..program.syntax import FunctionNode, Module
 from ..training.loops import steps_optimizer
 from ..values.resolver import Resolver
-from ..values.values import Attribute, Class, External, Function, Instance, Made, Unknown, Value
+from ..values.values import Attribute, External, Function, Made, Unknown, Value
 from .graph_escapes import Escape
 from .graph_names import (
     BACKWARD_METHODS,
@@ -160,11 +160,7 @@ class GraphHazards:
 
     def _is_unknown_part(self, func: ast.Attribute, module: Module) -> bool:
         """Whether something of unknown kind is called that a first-party object holds."""
-        owners = self._resolver.values(func.value, module)
-        return any(
-            isinstance(v, Instance) or (isinstance(v, Made) and isinstance(v.maker, Class))
-            for v in owners
-        )
+        return any(True for _ in self._resolver.classes(func.value, module))
 
     def _of_library(
         self, library: str, callee: Value, call: ast.Call, module: Module

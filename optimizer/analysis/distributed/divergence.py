@@ -223,7 +223,7 @@ class Divergence:
         base = target
         while isinstance(base, ast.Attribute | ast.Subscript):
             if isinstance(base, ast.Attribute):
-                classes = [cls.node for cls in self._parts.classes_of(base.value, module)]
+                classes = [cls.node for cls in self._resolver.classes(base.value, module)]
                 for cls in classes:
                     self._mark((cls, base.attr), part)
                 if classes:
@@ -283,7 +283,7 @@ class Divergence:
 
     def _of_object(self, node: ast.Attribute, module: Module, part: str | None) -> bool:
         """Whether ``node`` is an attribute in which an object of the script keeps something of which ``part`` diverges."""
-        for cls in self._parts.classes_of(node.value, module):
+        for cls in self._resolver.classes(node.value, module):
             holder = (cls.node, node.attr)
             if holder in self._attributes or self._parts.has(holder, part):
                 return True

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from ..facts import DataLoader
+from ..program.module_names import name_reads
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 
@@ -58,8 +59,4 @@ def _is_for_it_alone(sampler: ast.expr, loader: DataLoader) -> bool:
     owner = module.scope(sampler).lookup(sampler.id)
     if owner is None or len(owner[1]) != 1:
         return False
-    return all(
-        loader.node in module.ancestors(use)
-        for use in module.names_of(sampler.id)
-        if isinstance(use.ctx, ast.Load) and module.scope(use).lookup(use.id) == owner
-    )
+    return all(loader.node in module.ancestors(read) for read in name_reads(sampler, module))

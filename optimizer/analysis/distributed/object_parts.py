@@ -11,7 +11,6 @@ from ..calls.signatures import argument_for
 from ..program.scopes import Assigned, Binding, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import Resolver
-from ..values.values import Class, Instance, Made
 
 Holder: TypeAlias = "Binding | tuple[ast.ClassDef, str]"
 """What keeps an object: a variable, or an attribute of the objects of a class."""
@@ -53,14 +52,6 @@ class ObjectParts:
             for holder in self._holders(target, module):
                 self._take(holder, value, module)
 
-    def classes_of(self, owner: ast.expr, module: Module) -> Iterator[Class]:
-        """The first-party classes that ``owner`` may be an object of."""
-        for value in self._resolver.values(owner, module):
-            if isinstance(value, Instance):
-                yield value.cls
-            elif isinstance(value, Made) and isinstance(value.maker, Class):
-                yield value.maker
-
     def _handed_whole(self, binding: Binding, module: Module) -> Iterable[tuple[ast.expr, Module]]:
         match binding.source:
             case Assigned(value=ast.Call() as call, path=()):
@@ -89,7 +80,7 @@ class ObjectParts:
             found = module.scope(node).lookup(node.id)
             yield from found[1] if found is not None else ()
         elif isinstance(node, ast.Attribute):
-            for cls in self.classes_of(node.value, module):
+            for cls in self._resolver.classes(node.value, module):
                 yield cls.node, node.attr
 
 

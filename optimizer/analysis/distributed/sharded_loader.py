@@ -14,6 +14,7 @@ from ..loading.datasets import find_datasets, is_iterable
 from ..loading.last_batches import only_trains
 from ..loading.loaders import DATALOADER, PARAMETERS
 from ..obstacles import Obstacle
+from ..program.module_names import name_reads
 from ..program.syntax import Module, first_name
 from ..script import TrainingScript
 from ..training.batch_division import counted_on, known_number, other_use
@@ -111,12 +112,11 @@ def _is_used_elsewhere(sampler: ast.Name, loader: DataLoader) -> bool:
     owner = module.scope(sampler).lookup(sampler.id)
     if owner is None or owner[0].node is not (module.function(loader.node) or module.tree):
         return True
-    for use in module.names_of(sampler.id):
-        if isinstance(use.ctx, ast.Load) and module.scope(use).lookup(use.id) == owner:
-            asked = isinstance(module.parents[use], ast.Compare)
-            if not asked and loader.node not in module.ancestors(use):
-                return True
-    return False
+    return any(
+        loader.node not in module.ancestors(read)
+        for read in name_reads(sampler, module)
+        if not isinstance(module.parents[read], ast.Compare)
+    )
 
 
 def _asks_for(test: ast.expr, name: str) -> bool:

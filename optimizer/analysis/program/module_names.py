@@ -21,15 +21,20 @@ def reads_elsewhere(
             yield from ((read, other) for read in _imported_reads(resolver, module, name, other))
 
 
+def name_reads(target: ast.Name, module: Module) -> Iterator[ast.Name]:
+    """Where ``module`` itself reads the variable ``target``."""
+    owner = module.scope(target).lookup(target.id)
+    for name in module.names_of(target.id):
+        if isinstance(name.ctx, ast.Load) and module.scope(name).lookup(name.id) == owner:
+            yield name
+
+
 def reads_of(
     resolver: Resolver, target: ast.Name | ast.Attribute, module: Module
 ) -> Iterator[tuple[ast.expr, Module]]:
     """The expressions that read the variable ``target`` of ``module``, or an attribute of that name of whatever object."""
     if isinstance(target, ast.Name):
-        owner = module.scope(target).lookup(target.id)
-        for name in module.names_of(target.id):
-            if isinstance(name.ctx, ast.Load) and module.scope(name).lookup(name.id) == owner:
-                yield name, module
+        yield from ((name, module) for name in name_reads(target, module))
         return
     for other in resolver.project.modules:
         for node in other.nodes_of(ast.Attribute):

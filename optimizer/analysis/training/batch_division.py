@@ -17,6 +17,7 @@ from ..loading.last_batches import only_trains
 from ..loading.loaders import DATALOADER
 from ..loading.size_uses import SizeUses
 from ..obstacles import Obstacle
+from ..program.module_names import name_reads
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Unknown, Value, whole_number
@@ -157,7 +158,7 @@ def _is_dimension(number: ast.expr, module: Module) -> bool:
     if isinstance(parent, ast.keyword):
         return parent.arg in _DIMENSIONS
     if isinstance(parent, ast.Assign) and isinstance(given, ast.Tuple | ast.List):
-        uses = _uses_of(parent, module)
+        uses = _reads_of_made(parent, module)
         return bool(uses) and all(_is_dimension(use, module) for use in uses)
     return (
         isinstance(parent, ast.Call)
@@ -167,15 +168,12 @@ def _is_dimension(number: ast.expr, module: Module) -> bool:
     )
 
 
-def _uses_of(made: ast.Assign, module: Module) -> list[ast.Name]:
+def _reads_of_made(made: ast.Assign, module: Module) -> list[ast.Name]:
     """Where the one variable that ``made`` binds is read; nothing where it binds more, or is not alone to bind it."""
     if len(made.targets) != 1 or not isinstance(target := made.targets[0], ast.Name):
         return []
     owner = module.scope(target).lookup(target.id)
-    if owner is None or len(owner[1]) != 1:
-        return []
-    uses = [use for use in module.names_of(target.id) if use is not target]
-    return [use for use in uses if module.scope(use).lookup(use.id) == owner]
+    return list(name_reads(target, module)) if owner is not None and len(owner[1]) == 1 else []
 
 
 def _is_exponent(number: ast.Constant, parent: ast.AST) -> bool:

@@ -7,7 +7,7 @@ may be whatever any call of the project passes. A set with an :class:`Unknown` i
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -201,6 +201,14 @@ class Resolver:
     def leftovers(self) -> Leftovers:
         """The functions and classes that nothing names."""
         return self._calls.leftovers
+
+    def classes(self, expression: ast.expr, module: Module) -> Iterator[Class]:
+        """The first-party classes that ``expression`` may be an object of."""
+        for value in self.values(expression, module):
+            if isinstance(value, Instance):
+                yield value.cls
+            elif isinstance(value, Made) and isinstance(value.maker, Class):
+                yield value.maker
 
     def _find_callees(self, call: ast.Call, module: Module) -> list[Function]:
         found: list[Function] = []
