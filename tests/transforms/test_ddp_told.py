@@ -248,7 +248,7 @@ def test_a_sum_made_zero_on_the_way_is_told_behind_the_loop(told: Told) -> None:
         "if i % 5 == 4:\n    print(loss)\n",
         "if i % 5 == 4:\n    print(locals()['running'], str([running][0]))\n",
         "smooth = 0.9 * smooth + loss.item() if i else loss.item()\nprint(smooth)\n",
-        "total = loss + out.mean()\ntotal.backward\nprint(f'{total:.3f}')\n",
+        "total = loss + out.max()\ntotal.backward\nprint(f'{total:.3f}')\n",
         "running *= 0.9\nif i % 5 == 4:\n    print(running)\n",
         "if loss.item() > 3:\n    running = 0.0\nif i % 5 == 4:\n    print(loss.item() ** out[0, 0].item())\n",
     ],
@@ -579,3 +579,31 @@ if RANK == 0:
 def test_lists_go_on_getting_what_is_not_understood(given: Told, statements: str) -> None:
     text, _ = given(statements, "losses, sizes, seen = [], [], deque()\n")
     assert text == statements
+
+
+def test_losses_that_the_network_returns_among_other_results(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """The mean over DataParallel's replicas is that over processes."""
+    network = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 3)
+
+    def forward(self, x, labels=None):
+        outputs = (self.body(x),)
+        if labels is not None:
+            outputs = (nn.functional.cross_entropy(outputs[0], labels),) + outputs
+        return outputs
+
+model = nn.DataParallel(Net())
+"""
+    made = "model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))\n"
+    loss = "        loss = nn.functional.cross_entropy(out, y)\n"
+    returned = "        loss = out[0]\n        if torch.cuda.device_count() > 1:\n            loss = loss.mean()\n"
+    source = START.replace(made, network).replace("model(x)", "model(x, labels=y)")
+    source = source.replace(loss, returned).replace("(out.argmax", "(out[1].argmax")
+    text, reason = distributed(rewrite, source + "    print(running / len(loader))\n")
+    assert "running = sum_over_processes(running) / WORLD_SIZE\n" in text
+    assert OWN not in reason

@@ -9,24 +9,27 @@ from enum import Enum
 
 from ..calls.reach import lexical_nodes
 from ..calls.signatures import call_argument
-from ..networks.forward_losses import returns_mean
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Path
-from ..program.syntax import Module
+from ..program.syntax import Module, first_name
 from ..program.trees import is_name, walk
-from ..training.batch_targets import AnyTargets
 from ..training.loops import is_forward
 from ..training.loss_reductions import LossReductions
-from ..training.mean_losses import not_a_mean
 from ..training.reductions import Reduced, Reduction
 from ..values.resolver import Resolver
-from ..values.unpacking import element_at, written_part
+from ..values.unpacking import element_at
 from ..values.values import Made
-
-_ZEROS = frozenset({"torch.zeros", "torch.tensor", "torch.zeros_like", "torch.FloatTensor"})
-_SAME_NUMBER = frozenset(
-    "item detach cpu cuda to float double int long half data numpy tolist clone squeeze".split()
+from .number_forms import (
+    SAME_NUMBER,
+    adds_up_samples,
+    converted,
+    goes_on,
+    is_compared,
+    is_mean_loss,
+    listed,
+    makes_zero,
 )
+
 _CONVERSIONS = frozenset({"builtins.float", "builtins.int"})
 
 
@@ -57,6 +60,7 @@ _BY_REDUCTION: dict[Reduced, Share] = {
     Reduction.SUM: Share.SUM,
     Reduction.MEAN: Share.MEAN,
     Reduction.WEIGHTED: Share.MEAN,
+    Reduction.REPLICAS: Share.MEAN,
 }
 
 
@@ -106,7 +110,7 @@ class ShareOf:
                     and not self._roots.isdisjoint(module.ancestors(addition))
                 ):
                     kinds.add(inner.of(addition.value, module))
-                    is_number &= inner.is_number(addition.value, module) or _is_compared(
+                    is_number &= inner.is_number(addition.value, module) or is_compared(
                         addition.value
                     )
                     pending.append(addition.target)
@@ -147,6 +151,19 @@ class ShareOf:
         """The share of ``value``, None when that is not understood."""
         if not self._is_made_in_loop(value, module):
             return Share.SAME
+        found = self._made_of(value, module)
+        if found is None and isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+            base = first_name(value)
+            if base is not None and not goes_on(base, module, self._roots):
+                return self._reduced(value, module)
+        return found
+
+    def _reduced(self, value: ast.expr, module: Module) -> Share | None:
+        """The share of what the script's own code reduces: a loss."""
+        kinds = {LossReductions(self._resolver, root).of(value, module) for root in self._roots}
+        return _BY_REDUCTION.get(kinds.pop()) if len(kinds) == 1 else None
+
+    def _made_of(self, value: ast.expr, module: Module) -> Share | None:
         match value:
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
                 kinds = {self.of(left, module), self.of(right, module)}
@@ -162,7 +179,7 @@ class ShareOf:
                 return Share.SUM
             case ast.Subscript(value=inner, slice=ast.Constant(value=int())):
                 return self.of(inner, module)
-            case ast.Attribute(value=inner, attr=name) if name in _SAME_NUMBER:
+            case ast.Attribute(value=inner, attr=name) if name in SAME_NUMBER:
                 return self.of(inner, module)
             case ast.Call():
                 return self._of_call(value, module)
@@ -188,7 +205,7 @@ class ShareOf:
             return Share.SUM
         if names & {"torch.sum", "torch.mean"} and len(call.args) == 1 and not call.keywords:
             return Share.SUM if "torch.sum" in names else Share.MEAN
-        if _is_mean_loss(self._resolver, call, module):
+        if is_mean_loss(self._resolver, call, module):
             return Share.MEAN
         if self._sums_up(call, module):
             return Share.SUM
@@ -198,8 +215,7 @@ class ShareOf:
             if returned is not None:
                 return returned
         if callees:  # a loss of the script's own
-            kinds = {LossReductions(self._resolver, r).of(call, module) for r in self._roots}
-            return _BY_REDUCTION.get(kinds.pop()) if len(kinds) == 1 else None
+            return self._reduced(call, module)
         if isinstance(function, ast.Attribute) and not callees:
             return self._of_method(call, function, module)
         return None
@@ -211,13 +227,13 @@ class ShareOf:
             if self._is_result(number, module):
                 return None  # elements of its output, or a loss that it has computed itself
             return Share.SUM if name == "sum" else Share.MEAN
-        if _adds_up_samples(call):
+        if adds_up_samples(call):
             return Share.SUM
         if name in {"mul", "mul_"} and len(call.args) == 1:
             return self._of_product(number, call.args[0], module)
         if name in {"div", "div_"} and len(call.args) == 1:
             return _quotient(self.of(number, module), self.of(call.args[0], module))
-        return self.of(number, module) if name in _SAME_NUMBER else None
+        return self.of(number, module) if name in SAME_NUMBER else None
 
     def _is_result(self, value: ast.expr, module: Module) -> bool:
         """Whether ``value`` is what a network returns."""
@@ -264,13 +280,13 @@ class ShareOf:
             case ast.ListComp(elt=element), (int(),):
                 return inner.of(element, module)
             case ast.Name(), (int(),):
-                kinds = {inner.of(each, module) for each in _listed(value, function)}
+                kinds = {inner.of(each, module) for each in listed(value, function)}
                 return kinds.pop() if len(kinds) == 1 else None
             case _:
                 return None
 
     def _of_name(self, name: ast.Name, module: Module) -> Share | None:
-        if _is_mean_loss(self._resolver, name, module):
+        if is_mean_loss(self._resolver, name, module):
             return Share.MEAN
         kinds: set[Share | None] = set()
         bindings = list(self._bindings(name, module))
@@ -309,54 +325,6 @@ class ShareOf:
         )
 
 
-def _is_mean_loss(resolver: Resolver, value: ast.expr, module: Module) -> bool:
-    return not_a_mean(resolver, value, module, AnyTargets()) is None or returns_mean(
-        resolver, value, module
-    )
-
-
-def _is_compared(value: ast.expr) -> bool:
-    """Whether ``value`` counts how many numbers are equal, which has no gradient."""
-    return any(
-        isinstance(node, ast.Compare)
-        or (isinstance(node, ast.Attribute) and node.attr in {"eq", "eq_"})
-        for node in walk(value)
-    ) and not any(isinstance(node, ast.BinOp) for node in walk(value))
-
-
-def _adds_up_samples(call: ast.Call) -> bool:
-    """Whether ``call`` is ``x.view(-1).sum(0)``: all elements, of whatever shape they were."""
-    function = call.func
-    if not isinstance(function, ast.Attribute) or function.attr != "sum":
-        return False
-    given = [*call.args, *(k.value for k in call.keywords if k.arg == "dim")]
-    if len(given) != 1 or not isinstance(given[0], ast.Constant) or given[0].value != 0:
-        return False
-    value = function.value
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        flat = [ast.unparse(argument) for argument in value.args]
-        if (value.func.attr in {"view", "reshape"} and flat == ["-1"]) or (
-            value.func.attr == "flatten" and not flat
-        ):
-            return True
-        if value.func.attr not in _SAME_NUMBER:
-            return False
-        value = value.func.value
-    return False
-
-
-def _listed(name: ast.Name, function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """What ``function`` appends to its list ``name``."""
-    for node in lexical_nodes(function.body):
-        match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=listed), attr="append"), args=[given]
-            ) if listed == name.id:
-                yield given
-            case _:
-                pass
-
-
 def _product(left: Share | None, right: Share | None) -> Share | None:
     if Share.SAME in {left, right}:
         return left if right is Share.SAME else right
@@ -367,48 +335,3 @@ def _quotient(left: Share | None, right: Share | None) -> Share | None:
     if right is Share.SAME:
         return left
     return Share.MEAN if left is right is Share.SUM else None
-
-
-def converted(binding: Binding) -> ast.Name | None:
-    """The variable itself, where ``binding`` makes another kind of number of it: ``correct = int(correct)``."""
-    source = binding.source
-    if not isinstance(source, Assigned) or source.path:
-        return None
-    value: ast.expr = source.value
-    while True:
-        match value:
-            case ast.Call(func=ast.Name(id="float" | "int"), args=[given], keywords=[]):
-                value = given
-            case ast.Call(func=ast.Attribute(value=given, attr=attr), args=[], keywords=[]) if (
-                attr in _SAME_NUMBER
-            ):
-                value = given
-            case ast.Name() if value.id == binding.name:
-                return value
-            case _:
-                return None
-
-
-def makes_zero(resolver: Resolver, binding: Binding, module: Module) -> bool:
-    source = binding.source
-    return isinstance(source, Assigned) and _is_zero(resolver, source, module)
-
-
-def _is_zero(resolver: Resolver, source: Assigned, module: Module) -> bool:
-    value = written_part(source.value, source.path)
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in _SAME_NUMBER:
-            break
-        value = value.func.value
-    match value:
-        case ast.Constant(value=number):
-            return type(number) in {int, float} and number == 0
-        case ast.Call(func=function):
-            names = resolver.names(function, module)
-            if names == frozenset({"torch.tensor"}):
-                first = value.args[0] if value.args else None
-                first = first.elts[0] if isinstance(first, ast.List) and first.elts else first
-                return isinstance(first, ast.Constant) and first.value == 0
-            return bool(names) and names <= _ZEROS
-        case _:
-            return False

@@ -45,7 +45,7 @@ _SPLITS = frozenset(
         "sklearn.model_selection.train_test_split",
     }
 )
-_ADD_UP = frozenset({Reduction.MEAN, Reduction.WEIGHTED, Reduction.SUM})
+_ADD_UP = frozenset({Reduction.MEAN, Reduction.WEIGHTED, Reduction.SUM, Reduction.REPLICAS})
 """Losses of which the parts of a batch make up that of the whole."""
 _TOLD = frozenset({"generator", "random_state", "seed"})
 _LIBRARY = {"torch": "torch", "numpy": "numpy", "random": "random", "sklearn": "numpy"}

@@ -11,8 +11,9 @@ from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.unpacking import written_part
-from .batch_shares import Share, ShareOf, converted, makes_zero
+from .batch_shares import Share, ShareOf
 from .divergence import Divergence
+from .number_forms import converted, makes_zero
 
 _NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.len"})
 

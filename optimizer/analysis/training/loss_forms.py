@@ -10,6 +10,8 @@ from ..values.resolver import Resolver
 from ..values.values import Class
 from .tensor_reductions import dimensions
 
+_MOVES = frozenset({"to", "cuda", "cpu", "float", "long", "clone", "detach"})
+
 
 def is_set_outside_init(cls: ast.ClassDef, read: ast.Attribute) -> bool:
     """Whether a method other than ``__init__`` sets the attribute of the object that is read."""
@@ -69,3 +71,31 @@ def makes_layers(resolver: Resolver, cls: Class) -> bool:
 def is_loss(function: str) -> bool:
     """Whether a function of ``torch.nn.functional`` computes a loss, judged by its name."""
     return function.endswith("_loss") or "cross_entropy" in function or function == "kl_div"
+
+
+def moved_batch(node: ast.expr) -> ast.expr | None:
+    """``batch`` in ``[t.to(device) for t in batch]`` and ``{k: v.cuda() for k, v in batch.items()}``."""
+    match node:
+        case (
+            ast.ListComp(elt=moved, generators=[one])
+            | ast.GeneratorExp(elt=moved, generators=[one])
+        ):
+            batch, each = one.iter, one.target
+        case ast.DictComp(
+            value=moved,
+            generators=[
+                ast.comprehension(
+                    target=ast.Tuple(elts=[_, each]),
+                    iter=ast.Call(func=ast.Attribute(value=batch, attr="items")),
+                ) as one
+            ],
+        ):
+            pass
+        case _:
+            return None
+    while isinstance(moved, ast.Call) and isinstance(moved.func, ast.Attribute):
+        if moved.func.attr not in _MOVES:
+            return None
+        moved = moved.func.value
+    alike = isinstance(moved, ast.Name) and isinstance(each, ast.Name) and moved.id == each.id
+    return batch if alike and not one.ifs else None

@@ -6,66 +6,32 @@ What the script's own functions and criteria compute is followed into them, with
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 
 from ..calls.reach import lexical_nodes
-from ..calls.signatures import argument_for, call_argument
+from ..calls.signatures import argument_for
 from ..networks.models import is_module_value
 from ..networks.networks import Networks
-from ..program.dead_code import DeadCode
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
-from ..program.syntax import FunctionNode, Module
+from ..program.syntax import Module
 from ..values.changed_objects import changes_receiver
 from ..values.resolver import Resolver
-from ..values.unpacking import element_at
 from ..values.values import Class, External, Function, Made
+from .followed_calls import Branches, Frame, parameter_names, written_out
+from .library_reductions import SEVERAL_PARTS, TRANSPOSED, LibraryReductions
 from .loss_forms import (
     is_beside_samples,
     is_enumerate,
-    is_loss,
     is_method,
-    is_set_outside_init,
     makes_layers,
-    whose_sizes,
+    moved_batch,
 )
-from .mean_losses import averages
-from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise, operation
-from .tensor_reductions import tensor_reduction
+from .reductions import Reduced, Reduction, added, elementwise, gathered, operation
+from .written_parts import written_part
 
 _MOST_CALLS = 6
 """Calls within calls that are followed."""
-_FACTORIES = frozenset("zeros ones full empty".split())
-_DRAWS = re.compile(r"\brand|random|\bnormal\b|bernoulli|multinomial|distributions")
-_PARTS = frozenset({Reduction.GIVEN, Reduction.RESULT})
-"""What may be a tuple or a dict of tensors."""
-_LENGTHS: dict[Reduced, Reduction] = {
-    Reduction.FIXED: Reduction.FIXED,
-    Reduction.GIVEN: Reduction.COUNT,
-    Reduction.SAMPLES: Reduction.COUNT,
-}
-"""What the length of a value is. That of a network's results may be how many there are for each sample."""
-_SEVERAL_RESULTS = frozenset(
-    {"torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU", "torch.nn.MultiheadAttention"}
-)
-_NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.abs"})
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """A function that is followed, and what its parameters are; the training step itself where there is none."""
-
-    function: FunctionNode | None = None
-    arguments: Mapping[str, Reduced] = field(default_factory=dict[str, Reduced])
-    depth: int = 0
-
-    @cached_property
-    def key(self) -> object:
-        """What two frames have in common in which every expression is the same."""
-        return self.function, frozenset(self.arguments.items()), self.depth
 
 
 class LossReductions:
@@ -73,7 +39,8 @@ class LossReductions:
 
     def __init__(self, resolver: Resolver, loop: ast.AST) -> None:
         self._resolver, self._loop = resolver, loop
-        self._networks, self._dead = Networks(resolver), DeadCode(resolver)
+        self._networks = Networks(resolver)
+        self._library = LibraryReductions(resolver, self._of)
         self._open: set[tuple[ast.AST, int]] = set()
         self._cuts = 0
         """How often an answer was made of what is being asked already: such answers are not remembered."""
@@ -81,10 +48,10 @@ class LossReductions:
 
     def of(self, loss: ast.expr, module: Module) -> Reduced:
         """How ``loss``, an expression of the step, is reduced from the samples of the batch."""
-        return self._of(loss, module, _Frame())
+        return self._of(loss, module, Frame(Branches(self._resolver)))
 
-    def _of(self, node: ast.expr, module: Module, frame: _Frame) -> Reduced:
-        if not isinstance(node, ast.Call | ast.Name):
+    def _of(self, node: ast.expr, module: Module, frame: Frame) -> Reduced:
+        if not isinstance(node, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
             return self._made_of(node, module, frame)
         # A network that uses its features again and again, as U-Nets do, has a great many ways through it.
         key = (node, frame.key)
@@ -96,7 +63,7 @@ class LossReductions:
             self._known[key] = found
         return self._known[key]
 
-    def _made_of(self, node: ast.expr, module: Module, frame: _Frame) -> Reduced:
+    def _made_of(self, node: ast.expr, module: Module, frame: Frame) -> Reduced:
         match node:
             case ast.Constant():
                 return Reduction.FIXED
@@ -108,85 +75,43 @@ class LossReductions:
             case ast.Compare(left=left, comparators=others):
                 return elementwise([self._of(n, module, frame) for n in (left, *others)])
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                taken = _taken(self._dead.truth(test, module), body, orelse)
+                taken = _taken(frame.code.truth(test, module), body, orelse)
                 return added([self._of(branch, module, frame) for branch in taken])
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 kinds = {self._of(element, module, frame) for element in elements}
                 return Reduction.FIXED if kinds <= {Reduction.FIXED} else None
             case ast.Attribute():
-                return self._attribute(node, module, frame)
+                part = self._written(node.value, (node.attr,), module, frame)
+                return self._library.attribute(node, module, frame) if part is None else part
+            case ast.Subscript(value=whole, slice=ast.Constant(value=int() | str() as key)) if (
+                part := self._written(whole, (key,), module, frame)
+            ) is not None:
+                return part
             case ast.Subscript():
-                return self._subscript(node, module, frame)
+                return self._library.subscript(node, module, frame)
             case ast.Call():
                 return self._call(node, module, frame, ())
             case ast.Name():
                 return self._name(node, module, frame)
             case _:
-                return None
-
-    def _attribute(self, node: ast.Attribute, module: Module, frame: _Frame) -> Reduced:
-        owner = self._of(node.value, module, frame)
-        if node.attr in {"T", "mT", "H", "mH"}:
-            return Reduction.FIXED if owner is Reduction.FIXED else None
-        cls = module.enclosing_class(node)
-        inside = module.function(node)
-        if cls is not None and inside is not None and isinstance(node.value, ast.Name):
-            own = inside.args.args[:1]
-            if own and own[0].arg == node.value.id and is_set_outside_init(cls, node):
-                return None
-        return owner if owner in {*EACH, Reduction.FIXED} else None
-
-    def _subscript(self, node: ast.Subscript, module: Module, frame: _Frame) -> Reduced:
-        sizes = whose_sizes(node.value)
-        if sizes is not None:
-            return self._size(sizes, node.slice, module, frame)
-        owner, index = self._of(node.value, module, frame), node.slice
-        if owner is Reduction.FIXED:
-            return self._of_index(index, module, frame)
-        if owner not in EACH:
-            return None
-        match index:
-            case ast.Constant(value=str()):
-                return owner
-            case ast.Constant(value=int()):  # one of the parts of a batch, of several results
-                return owner if owner in _PARTS else None
-            case ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), *others]):
-                kinds = [self._of_index(part, module, frame) for part in others]
-                return owner if all(kind is Reduction.FIXED for kind in kinds) else None
-            case _:
-                return None
-
-    def _of_index(self, index: ast.expr, module: Module, frame: _Frame) -> Reduced:
-        if isinstance(index, ast.Slice):
-            bounds = [b for b in (index.lower, index.upper, index.step) if b is not None]
-            return elementwise([Reduction.FIXED, *(self._of(b, module, frame) for b in bounds)])
-        if isinstance(index, ast.Tuple):
-            return elementwise([self._of_index(part, module, frame) for part in index.elts])
-        return self._of(index, module, frame)
-
-    def _size(
-        self, tensor: ast.expr, dimension: ast.expr, module: Module, frame: _Frame
-    ) -> Reduced:
-        if not isinstance(dimension, ast.Constant | ast.UnaryOp):
-            return None
-        of = self._of(tensor, module, frame)
-        if of is Reduction.FIXED:
-            return of
-        first = isinstance(dimension, ast.Constant) and dimension.value == 0
-        return (Reduction.COUNT if first else Reduction.FIXED) if of in EACH else None
+                batch = moved_batch(node)
+                of = self._of(batch, module, frame) if batch is not None else None
+                return of if of in SEVERAL_PARTS else None
 
     # Names
 
-    def _name(self, name: ast.Name, module: Module, frame: _Frame) -> Reduced:
+    def _name(self, name: ast.Name, module: Module, frame: Frame) -> Reduced:
         scope = module.scope(name)
         found = scope.lookup(name.id)
         if found is None:
             return Reduction.FIXED
         kinds: list[Reduced] = []
-        for binding in reaching_bindings(module, *found, scope, name):
+        for binding in frame.code.live(
+            reaching_bindings(module, *found, scope, name), name, module
+        ):
             key = (binding.node, frame.depth)
             self._cuts += key in self._open
-            if key in self._open or self._dead.contains(binding.node, module):
+            if key in self._open:
                 continue
             self._open.add(key)
             kinds.append(self._binding(binding, module, frame))
@@ -195,7 +120,7 @@ class LossReductions:
         return added(kinds) if kinds else None
 
     def _changes(
-        self, name: ast.Name, found: tuple[Scope, list[Binding]], module: Module, frame: _Frame
+        self, name: ast.Name, found: tuple[Scope, list[Binding]], module: Module, frame: Frame
     ) -> Iterator[Reduced]:
         """What the variable may be once it has been changed in place: by ``x.mul_(..)``, ``x[0] = 1``."""
         for use in module.names_of(name.id):
@@ -217,7 +142,7 @@ class LossReductions:
                 case _:
                     pass
 
-    def _binding(self, binding: Binding, module: Module, frame: _Frame) -> Reduced:
+    def _binding(self, binding: Binding, module: Module, frame: Frame) -> Reduced:
         source = binding.source
         if isinstance(source, Imported | Defined):
             return Reduction.FIXED
@@ -260,7 +185,7 @@ class LossReductions:
         return all(b.node in asked for b in reaching_bindings(module, *found, scope, target))
 
     def _iterated(
-        self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: _Frame
+        self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: Frame
     ) -> Reduced:
         is_counter = path[:1] == (0,) and is_enumerate(iterable)
         if frame.function is None and binding.node in set(ast.walk(_target(self._loop))):
@@ -268,21 +193,90 @@ class LossReductions:
         kind = self._of(iterable, module, frame)
         return Reduction.FIXED if kind is Reduction.FIXED or is_counter else None
 
-    def _part(self, value: ast.expr, path: Path, module: Module, frame: _Frame) -> Reduced:
+    def _part(self, value: ast.expr, path: Path, module: Module, frame: Frame) -> Reduced:
         """What the part of ``value`` at ``path`` is."""
         if not path:
             return self._of(value, module, frame)
-        if isinstance(value, ast.Tuple | ast.List):
-            element = element_at(value.elts, path[0])
-            return self._part(element, path[1:], module, frame) if element is not None else None
         if isinstance(value, ast.Call):
             return self._call(value, module, frame, path)
+        written = self._written(value, path, module, frame)
+        if written is not None:
+            return written
         kind = self._of(value, module, frame)
-        return kind if kind in {*_PARTS, Reduction.FIXED} else None
+        return kind if kind in {*SEVERAL_PARTS, Reduction.FIXED} else None
+
+    # Parts that are written out
+
+    def _written(self, value: ast.expr, path: Path, module: Module, frame: Frame) -> Reduced:
+        """What the part of ``value`` at ``path`` is, where the tuple or the dict is written that it is a part of."""
+        if not path:
+            return self._of(value, module, frame)
+        if path[0] in TRANSPOSED:
+            return None
+        match value:
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                taken = _taken(frame.code.truth(test, module), body, orelse)
+                return added([self._written(branch, path, module, frame) for branch in taken])
+            case (
+                ast.Attribute(value=whole, attr=key)
+                | ast.Subscript(value=whole, slice=ast.Constant(value=int() | str() as key))
+            ):
+                return self._written(whole, (key, *path), module, frame)
+            case ast.Name():
+                return self._written_in(value, path, module, frame)
+            case ast.Call() if functions := self._callees(value, module)[0]:
+                return self._written_by(value, functions, path, module, frame)
+            case _:
+                found = written_part(self._resolver, value, path, module)
+                return self._written(*found, module, frame) if found is not None else None
+
+    def _written_in(self, name: ast.Name, path: Path, module: Module, frame: Frame) -> Reduced:
+        found, scope = module.scope(name).lookup(name.id), module.scope(name)
+        if found is None or any(True for _ in self._changes(name, found, module, frame)):
+            return None
+        kinds: list[Reduced] = []
+        for binding in frame.code.live(
+            reaching_bindings(module, *found, scope, name), name, module
+        ):
+            key, source = (binding.node, frame.depth), binding.source
+            self._cuts += key in self._open
+            inside = (frame.function or self._loop) in module.ancestors(binding.node)
+            if key in self._open or not inside or not isinstance(source, Assigned):
+                return None
+            self._open.add(key)
+            kinds.append(self._written(source.value, (*source.path, *path), module, frame))
+            self._open.discard(key)
+        return added(kinds) if kinds else None
+
+    def _written_by(
+        self,
+        call: ast.Call,
+        functions: Sequence[Function],
+        path: Path,
+        module: Module,
+        frame: Frame,
+    ) -> Reduced:
+        """What the part of a result is that ``call`` has ``functions`` return."""
+        kinds: list[Reduced] = []
+        for function in functions:
+            inner = self._entered(function, call, module, frame)
+            if inner is None:
+                return None
+            kinds += [
+                self._written(value, path, function.module, inner) if value is not None else None
+                for value in self._returns(inner, function.module)
+            ]
+        found = added(kinds) if kinds else None
+        return gathered(found) if self._is_gathered(call, module) else found
+
+    def _is_gathered(self, call: ast.Call, module: Module) -> bool:
+        """Whether ``call`` may run replicas of a network, of which each returns what it has computed."""
+        values = self._resolver.values(call.func, module)
+        return self._networks.unwrapped(call.func, module) != values
 
     # Calls
 
-    def _call(self, call: ast.Call, module: Module, frame: _Frame, path: Path) -> Reduced:
+    def _call(self, call: ast.Call, module: Module, frame: Frame, path: Path) -> Reduced:
         names = self._resolver.names(call.func, module)
         if names == frozenset({"builtins.next"}):
             return Reduction.GIVEN
@@ -290,17 +284,20 @@ class LossReductions:
         if any(isinstance(argument, ast.Starred) for argument in given):
             return None
         if names:
-            return self._library_call(call, names, module, frame)
+            return self._library.call(call, names, module, frame)
         functions, layers = self._callees(call, module)
         if functions or layers:
             kinds = [self._returned(f, call, module, frame, path) for f in functions]
             if layers:
-                kinds.append(self._layer_call(call, layers, module, frame))
-            return added(kinds) if None not in kinds else self._of_network(call, module)
+                kinds.append(self._library.layer_call(call, layers, module, frame))
+            found = added(kinds)
+            if self._is_gathered(call, module):
+                found = gathered(found) or Reduction.RESULT
+            return found if found is not None else self._of_network(call, module)
         if self._networks.is_call(call, module):
             return Reduction.RESULT
         if isinstance(call.func, ast.Attribute):
-            return self._tensor_call(
+            return self._library.tensor_call(
                 call, call.func.attr, call.func.value, call.args, module, frame
             )
         return None
@@ -322,10 +319,7 @@ class LossReductions:
         """The project's functions and the layers of PyTorch that ``call`` may run; none where it may run anything else."""
         functions: list[Function] = []
         layers: list[Made] = []
-        values = self._resolver.values(call.func, module)
-        if self._networks.unwrapped(call.func, module) != values:
-            return [], []  # DataParallel gathers what its replicas return
-        for value in values:
+        for value in self._networks.unwrapped(call.func, module):
             match value:
                 case Function():
                     functions.append(value)
@@ -338,106 +332,62 @@ class LossReductions:
         return functions, layers
 
     def _returned(
-        self, function: Function, call: ast.Call, module: Module, frame: _Frame, path: Path
+        self, function: Function, call: ast.Call, module: Module, frame: Frame, path: Path
     ) -> Reduced:
-        node = function.node
-        if not isinstance(node, ast.FunctionDef) or frame.depth == _MOST_CALLS:
+        inner = self._entered(function, call, module, frame)
+        if inner is None:
             return None
-        bound = function.bound or is_method(node, function.module)
-        arguments: dict[str, Reduced] = {}
-        parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        for index, parameter in enumerate(parameters):
-            if index == 0 and bound:
-                arguments[parameter.arg] = Reduction.FIXED
-                continue
-            passed = argument_for(node, parameter.arg, call, bound)
-            if passed is not None and passed.given is not None:
-                arguments[parameter.arg] = self._of(passed.given, module, frame)
-            else:
-                arguments[parameter.arg] = Reduction.FIXED if passed is not None else None
-        inner = _Frame(node, arguments, frame.depth + 1)
-        returns = [
-            n
-            for n in lexical_nodes(node.body)
-            if isinstance(n, ast.Return) and not self._dead.contains(n, function.module)
-        ]
+        returned = list(self._returns(inner, function.module))
         kinds = [
-            self._part(n.value, path, function.module, inner) if n.value is not None else None
-            for n in returns
+            self._part(value, path, function.module, inner) if value is not None else None
+            for value in returned
         ]
         return added(kinds) if kinds else None
 
-    def _library_call(
-        self, call: ast.Call, names: frozenset[str], module: Module, frame: _Frame
-    ) -> Reduced:
-        kinds = [self._of(a, module, frame) for a in call.args]
-        named = [self._of(keyword.value, module, frame) for keyword in call.keywords]
-        short = {name.rpartition(".")[2] for name in names}
-        if names == frozenset({"builtins.len"}):
-            return _LENGTHS.get(kinds[0]) if kinds else None
-        if names <= _NUMBERS and len(kinds) == 1:
-            return elementwise(kinds) if "builtins.abs" in names else kinds[0]
-        if len(short) == 1 and all(name.startswith(("torch.", "F.")) for name in names):
-            (function,) = short
-            if is_loss(function):
-                return self._loss_call([(call, module)], kinds)
-            if function in _FACTORIES:
-                sizes = [self._of(x, module, frame) for a in call.args if (x := whose_sizes(a))]
-                per_sample = Reduction.COUNT in kinds or bool(EACH & {*sizes})
-                return Reduction.GIVEN if per_sample else elementwise(kinds)
-            if call.args:
-                return self._tensor_call(call, function, call.args[0], call.args[1:], module, frame)
-        if any(_DRAWS.search(name) for name in names):
+    def _returns(self, frame: Frame, module: Module) -> Iterator[ast.expr | None]:
+        """What the function of ``frame`` may return."""
+        assert isinstance(frame.function, ast.FunctionDef)
+        for node in lexical_nodes(frame.function.body):
+            if isinstance(node, ast.Return) and not frame.code.contains(node, module):
+                yield node.value
+
+    def _entered(
+        self, function: Function, call: ast.Call, module: Module, frame: Frame
+    ) -> Frame | None:
+        """The frame of ``function`` in ``call``; None where it is not followed."""
+        node = function.node
+        if not isinstance(node, ast.FunctionDef) or frame.depth == _MOST_CALLS:
             return None
-        return Reduction.FIXED if {*kinds, *named} <= {Reduction.FIXED} else None
+        bound, call = function.bound or is_method(node, function.module), written_out(call, module)
+        arguments: dict[str, Reduced] = {}
+        given: dict[str, bool] = {}
+        for index, name in enumerate(parameter_names(node)):
+            if index == 0 and bound:
+                arguments[name] = Reduction.FIXED
+                continue
+            passed = argument_for(node, name, call, bound)
+            if passed is not None and passed.given is not None:
+                arguments[name] = self._of(passed.given, module, frame)
+                is_given = self._is_given(passed.given, arguments[name], frame)
+            else:
+                arguments[name] = Reduction.FIXED if passed is not None else None
+                default = passed.default if passed is not None else None
+                is_given = None if default is None else not _is_none(default)
+            if is_given is not None:
+                given[name] = is_given
+        return Frame(Branches(self._resolver, node, given), node, arguments, given, frame.depth + 1)
 
-    def _tensor_call(
-        self,
-        call: ast.Call,
-        function: str,
-        tensor: ast.expr,
-        arguments: Sequence[ast.expr],
-        module: Module,
-        frame: _Frame,
-    ) -> Reduced:
-        if function == "size" and arguments:
-            return self._size(tensor, arguments[0], module, frame)
-        kinds = [self._of(argument, module, frame) for argument in arguments]
-        keywords = [(word, self._of(word.value, module, frame)) for word in call.keywords]
-        of = self._of(tensor, module, frame)
-        return tensor_reduction(function, of, arguments, kinds, keywords)
+    def _is_given(self, argument: ast.expr, kind: Reduced, frame: Frame) -> bool | None:
+        """Whether a parameter that gets ``argument`` is given something; None where it may be None."""
+        if isinstance(argument, ast.Name) and argument.id in frame.given:
+            return frame.given[argument.id]
+        if kind is Reduction.FIXED or kind is None:
+            return False if _is_none(argument) else None
+        return True
 
-    def _layer_call(
-        self, call: ast.Call, layers: Sequence[Made], module: Module, frame: _Frame
-    ) -> Reduced:
-        """A call of layers of PyTorch: losses, or layers that compute sample by sample."""
-        kinds = [self._of(argument, module, frame) for argument in call.args]
-        names = [x.maker.name for x in layers if isinstance(x.maker, External)]
-        losses = [name.endswith("Loss") for name in names]
-        if all(losses):
-            return self._loss_call([(layer.call, layer.module) for layer in layers], kinds)
-        if any(losses) or REDUCED & set(kinds):
-            return None  # what a layer makes of a mean is none of samples any more
-        return Reduction.RESULT if _SEVERAL_RESULTS & set(names) else Reduction.SAMPLES
 
-    def _loss_call(
-        self, told: Sequence[tuple[ast.Call, Module]], kinds: Sequence[Reduced]
-    ) -> Reduced:
-        """A loss of PyTorch, which may be any of those that the calls ``told`` make or compute."""
-        if REDUCED & set(kinds):
-            return None
-        found: set[Reduced] = set()
-        for call, module in told:
-            reduction = call_argument(call, "reduction")
-            match reduction:
-                case ast.Constant(value="none"):
-                    found.add(Reduction.SAMPLES)
-                case ast.Constant(value="sum"):
-                    found.add(Reduction.SUM)
-                case _:
-                    is_mean = averages(self._resolver, call, module)
-                    found.add(Reduction.MEAN if is_mean else None)
-        return added(found)
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _taken(truth: bool | None, body: ast.expr, orelse: ast.expr) -> list[ast.expr]:

@@ -34,6 +34,8 @@ class Reduction(Enum):
     """A mean over the samples."""
     WEIGHTED = "weighted"
     """A mean in which the samples weigh differently: a sum by the sum of weights."""
+    REPLICAS = "replicas"
+    """A mean over the samples that a network has computed itself: under ``DataParallel`` one for each replica, in a vector."""
 
 
 Reduced: TypeAlias = Reduction | None
@@ -45,7 +47,7 @@ _ELEMENTWISE = EACH | {Reduction.FIXED}
 _MEANS = frozenset({Reduction.MEAN, Reduction.WEIGHTED})
 _AMOUNTS = frozenset({Reduction.COUNT, Reduction.WEIGHT})
 _SUMS = _AMOUNTS | {Reduction.SUM}
-REDUCED = _SUMS | _MEANS
+REDUCED = _SUMS | _MEANS | {Reduction.REPLICAS}
 
 
 def elementwise(parts: Iterable[Reduced]) -> Reduced:
@@ -74,6 +76,8 @@ def _added(one: Reduced, other: Reduced) -> Reduced:
         if kind in EACH:
             return elementwise(kinds)
         return None if kind is Reduction.COUNT else kind
+    if Reduction.REPLICAS in kinds and kinds <= REDUCED - _SUMS:
+        return Reduction.REPLICAS
     if kinds <= _MEANS:
         return Reduction.WEIGHTED
     if kinds <= _SUMS:
@@ -120,7 +124,7 @@ def operation(operator: ast.operator, left: Reduced, right: Reduced) -> Reduced:
 
 def whole_mean(value: Reduced) -> Reduced:
     """What the mean over all of ``value`` is."""
-    if value in {Reduction.GIVEN, Reduction.SAMPLES}:
+    if value in {Reduction.GIVEN, Reduction.SAMPLES, Reduction.REPLICAS}:
         return Reduction.MEAN
     return value if value in _MEANS | {Reduction.FIXED} else None
 
@@ -132,3 +136,10 @@ def whole_sum(value: Reduced) -> Reduced:
     if value is Reduction.SAMPLES:
         return Reduction.SUM
     return value if value in _MEANS | {Reduction.FIXED} else None
+
+
+def gathered(value: Reduced) -> Reduced:
+    """What ``DataParallel`` gives where each of its replicas returns ``value``, of its share of the batch."""
+    if value in _MEANS:
+        return Reduction.REPLICAS
+    return value if value in _ELEMENTWISE else None
