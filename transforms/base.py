@@ -55,7 +55,8 @@ class Change:
     ``path`` and ``span`` are where the user should look; ``message`` says what is done, ``reason`` why it is safe
     here. ``edits`` may touch several files; ``files`` are made with them. ``launch`` is the command that starts the
     script from then on, where that is another than ``python``. ``on_cpu`` says of a change by a transform that works
-    ``only_on_cuda`` that this one works on a CPU.
+    ``only_on_cuda`` that this one works on a CPU. ``only_launched`` says that nothing of it acts in a process that was started by
+    itself: other scripts with the same code stay what they were.
     """
 
     transform: str
@@ -68,6 +69,7 @@ class Change:
     files: tuple[NewFile, ...] = ()
     launch: str | None = None
     on_cpu: bool = False
+    only_launched: bool = False
 
 
 @dataclass(frozen=True)

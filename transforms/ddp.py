@@ -179,6 +179,7 @@ class DistributedDataParallel(Transform):
             found.edits,
             files,
             launch_command(script.entry, options.gpus),
+            only_launched=True,
         )
 
     def _started_with_python(

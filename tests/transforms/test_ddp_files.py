@@ -79,3 +79,25 @@ def test_what_is_needed_elsewhere_is_made_by_all(rewrite: Callable[..., RewriteR
     drawn = "    fig, ax = plt.subplots()\n    ax.plot([1])\n    figures = [fig]\n"
     text = code(rewrite("import matplotlib.pyplot as plt\n" + FLAT + drawn, ["ddp"], **GPUS))
     assert "\n    fig, ax = plt.subplots()\n    if RANK == 0:\n        ax.plot" in text
+
+
+@pytest.mark.parametrize(
+    ("other", "is_done"),
+    [
+        ("from util import save\n\nsave({})\n", True),
+        ("import util\nimport torch.distributed as dist\n\nutil.save({})\n", False),
+        ("from accelerate import Accelerator\nfrom util import save\n\nsave({})\n", False),
+    ],
+)
+def test_what_other_scripts_share_acts_under_torchrun_alone(
+    rewrite: Callable[..., RewriteResult], other: str, is_done: bool
+) -> None:
+    util = "import torch\n\n\ndef save(state):\n    torch.save(state, 'last.pt')\n"
+    train = f"from util import save\n{FLAT}    save(model.state_dict())\n"
+    result = rewrite({"train.py": train, "util.py": util, "finetune.py": other}, ["ddp"], **GPUS)
+    texts = {file.path.name: file.text for file in result.files}
+    assert ("if RANK == 0:\n        torch.save(" in texts["util.py"]) is is_done
+    assert ("DistributedDataParallel" in texts["train.py"]) is is_done
+    if not is_done:
+        (skip,) = (skip for file in result.files for skip in file.skips)
+        assert "not done, `finetune.py` uses `save`, too" in skip.message
