@@ -150,7 +150,7 @@ class DistributedDataParallel(Transform):
         wrapped = data_parallel_calls(script.resolver)
         if not wrapped and (options.gpus or 1) < 2:
             return
-        steps = script.step_code
+        steps = [step for step in script.step_code if script.runs(step)]
         if len(steps) != 1:
             for place in [*wrapped, *(step.backwards[0] for step in steps)][:1]:
                 why = "not exactly one training step is seen"

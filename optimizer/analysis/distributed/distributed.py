@@ -15,7 +15,6 @@ from ..networks.forward_code import layer_classes
 from ..networks.layer_choices import layer_choice
 from ..networks.layer_uses import layer_left_out
 from ..networks.network_flow import NetworkFlow, network_flow
-from ..networks.trained import trained_in_each
 from ..networks.unused_outputs import output_left_out
 from ..obstacles import Obstacle
 from ..program.statements import only_one_runs
@@ -39,6 +38,7 @@ from .data_parallel import (
 )
 from .distributed_obstacles import (
     loss_reduction,
+    may_run,
     script_obstacle,
     step_obstacle,
     unscaled,
@@ -63,6 +63,7 @@ from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .told_figures import ToldFigures, find_told_figures
+from .trained_network import graph_free_part, trained_network
 from .wrapper_tests import wrapper_test_edits
 
 
@@ -169,18 +170,11 @@ class _Plan:
 
     def _network(self) -> Iterator[FileEdit]:
         script, resolver, step = self._script, self._resolver, self._step
-        each = [trained_in_each(resolver, optimizer) for optimizer in script.optimizers]
-        networks = {network for trained in each for network in trained}
-        if not all(each) or len(networks) != 1 or not all(networks):
-            self._refuse(
-                script.optimizers[0], "what the optimizer trains is not seen to be one network"
-            )
-        network = networks.pop()
-        forwards = [
-            call
-            for call in step.loop.forwards
-            if network & {m.node for m in script.models_of(call.node.func, call.module)}
-        ]
+        optimizers = [each for each in script.optimizers if may_run(script, each)]
+        trained = trained_network(script, optimizers, step.loop)
+        if trained is None:
+            self._refuse(optimizers[0], "what the optimizer trains is not seen to be one network")
+        forwards = trained.forwards
         if len(forwards) != 1:
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
@@ -191,6 +185,7 @@ class _Plan:
             layer_left_out(resolver, classes)
             or layer_choice(resolver, forwards[0], classes)
             or output_left_out(resolver, forwards[0])
+            or graph_free_part(resolver, forwards[0], in_parts=trained.in_parts)
         )
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
         calls = data_parallel_calls(resolver)

@@ -63,21 +63,26 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
-    pair = _another(resolver, script.optimizers)
+    optimizers = [each for each in script.optimizers if may_run(script, each)]
+    pair = _another(resolver, optimizers)
     if pair is not None:
         one, another = pair
         why = "several optimizers take turns: which network waits for which gradients is not proven"
         if _target(one) is not None and _target(one) == _target(another):
             why = "the optimizer is made anew: that it goes on with the same weights is not proven"
         return Obstacle(another.module, another.node, why)
-    if not script.optimizers:
+    if not optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
-    for optimizer in script.optimizers:
+    for optimizer in optimizers:
         if may_be_lbfgs(resolver, optimizer):
             why = "LBFGS calls the network as often as it likes"
             return Obstacle(optimizer.module, optimizer.node, why)
     every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
-    backwards = [c for c in backward_calls(every) if not resolver.callees(c.node, c.module)]
+    backwards = [
+        call
+        for call in backward_calls(every)
+        if not resolver.callees(call.node, call.module) and may_run(script, call)
+    ]
     if len(backwards) != 1:
         why = f"{len(backwards)} backward passes are seen, not one"
         return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
@@ -88,6 +93,12 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         or _gathered(script, step, seeds)
         or _averages(script)
     )
+
+
+def may_run(script: TrainingScript, fact: Fact) -> bool:
+    """Whether ``fact`` is not in a function that this script never comes to, as those of other scripts are."""
+    function = fact.module.function(fact.node)
+    return function is None or function in script.functions_run
 
 
 def _converted(script: TrainingScript) -> Fact | None:

@@ -36,6 +36,21 @@ def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset
     )
 
 
+def trained_wholes(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset[ast.Call], ...]:
+    """As :func:`trained_in_each`, but of parts of a network (``model.backbone``) the calls that may have made the whole of it."""
+    wholes: list[frozenset[ast.Call]] = []
+    for receiver, module in _receivers(resolver, optimizer):
+        node, found = receiver, frozenset[ast.Call]()
+        while True:
+            models = models_in(resolver, resolver.values(node, module))
+            found = frozenset(model.node for model in models) or found
+            if not isinstance(node, ast.Attribute | ast.Subscript):
+                break
+            node = node.value
+        wholes.append(found)
+    return tuple(wholes)
+
+
 def trained_receivers(
     resolver: Resolver, optimizer: Optimizer, *, copies: bool = False
 ) -> tuple[Model, ...]:

@@ -1,0 +1,71 @@
+"""Which network a training step trains, and where the step runs it, as one call of ``DistributedDataParallel`` has to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..autograd.grad_modes import suspended_around
+from ..calls.reach import reached_nodes
+from ..facts import CallFact, Loop, Optimizer
+from ..networks.trained import trained_in_each, trained_wholes
+from ..script import TrainingScript
+from ..values.resolver import Resolver
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """The one network of the optimizers: ``made`` by one of these calls, and run with gradients in ``forwards``.
+
+    ``in_parts``: the optimizers are given parts of it.
+    """
+
+    made: frozenset[ast.Call]
+    forwards: tuple[CallFact, ...]
+    in_parts: bool
+
+
+def trained_network(
+    script: TrainingScript, optimizers: Sequence[Optimizer], loop: Loop
+) -> TrainedNetwork | None:
+    """The network that all ``optimizers`` train, the whole of it or parts; None where that is not one.
+
+    Where they are given one part alone, it is that part if the step calls it by itself, else the whole that it is a part of.
+    """
+    found: TrainedNetwork | None = None
+    for networks_of in (trained_in_each, trained_wholes):
+        each = [networks_of(script.resolver, optimizer) for optimizer in optimizers]
+        networks = {network for trained in each for network in trained}
+        if not all(each) or len(networks) != 1 or not all(networks):
+            continue
+        made = networks.pop()
+        forwards = tuple(_forwards(script, made, loop))
+        found = TrainedNetwork(made, forwards, in_parts=networks_of is trained_wholes)
+        if found.forwards:
+            return found
+    return found
+
+
+def _forwards(script: TrainingScript, made: frozenset[ast.Call], loop: Loop) -> list[CallFact]:
+    return [
+        call
+        for call in loop.forwards
+        if made & {model.node for model in script.models_of(call.node.func, call.module)}
+        and not suspended_around(script.resolver, call.node, call.module)
+    ]
+
+
+def graph_free_part(resolver: Resolver, forward: CallFact, *, in_parts: bool) -> CallFact | None:
+    """Where the network that ``forward`` runs computes without gradients: parameters there get none, trained or not.
+
+    So it may be where it lets go of a result, if it is trained ``in_parts``.
+    """
+    for reached in reached_nodes(resolver, [forward.node], forward.module, into_forward=True):
+        node, module = reached.node, reached.module
+        if not isinstance(node, ast.Call):
+            continue
+        lets_go = in_parts and isinstance(node.func, ast.Attribute) and node.func.attr == "detach"
+        if lets_go or suspended_around(resolver, node, module):
+            return CallFact(module, node, module.code(node.func))
+    return None

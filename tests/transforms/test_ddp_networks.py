@@ -1,0 +1,121 @@
+"""``ddp``: which network is wrapped, and which step trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
+from .test_ddp import FLAT, code
+
+GPUS = {"gpus": 2}
+TRAINED = "model.parameters()"
+NETWORK = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(8, 5)
+        self.classifier = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.classifier(self.backbone(x).relu())
+
+model = Net()
+"""
+MADE = "model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))\n"
+LOOKED_AT = """\
+        if epoch % 2:
+            with torch.no_grad():
+                print(model(x).argmax(1))
+"""
+OTHER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+
+
+def pretrain():
+    net = nn.Linear(8, 8)
+    adam = torch.optim.Adam(net.parameters())
+    for x, _ in DataLoader(data, batch_size=4):
+        adam.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x)
+        loss.backward()
+        adam.step()
+
+
+if __name__ == "__main__":
+    pretrain()
+"""
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "[{'params': model.backbone.parameters()}, {'params': model.classifier.parameters(), 'lr': 1.0}]",
+        "list(model.backbone.parameters()) + list(model.classifier.parameters())",
+        "model.classifier.parameters()",
+    ],
+)
+def test_groups_of_parts_of_one_network(rewrite: Callable[..., RewriteResult], groups: str) -> None:
+    source = FLAT.replace(MADE, NETWORK).replace(TRAINED, groups)
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "    ddp_model = DistributedDataParallel(model)\n" in text
+    assert "cross_entropy(ddp_model(x), y)" in text
+
+
+@pytest.mark.parametrize(
+    ("forward", "trained"),
+    [
+        ("self.classifier(self.backbone(x).detach())", "model.classifier.parameters()"),
+        ("self.classifier(self.features(x))", "model.classifier.parameters()"),
+        ("self.classifier(self.features(x))", TRAINED),
+    ],
+)
+def test_parts_that_get_no_gradients(
+    rewrite: Callable[..., RewriteResult], forward: str, trained: str
+) -> None:
+    features = (
+        "    @torch.no_grad()\n    def features(self, x):\n        return self.backbone(x)\n\n"
+    )
+    network = NETWORK.replace("    def forward", f"{features}    def forward")
+    network = network.replace("self.classifier(self.backbone(x).relu())", forward)
+    source = FLAT.replace(MADE, network).replace(TRAINED, trained)
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model, find_unused_parameters=True)\n" in text
+
+
+def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
+    two = f"{NETWORK}other = Net()\n"
+    groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"
+    source = FLAT.replace(MADE, two).replace(TRAINED, groups)
+    (file,) = rewrite(source, ["ddp"], **GPUS).files
+    assert not file.changes
+    assert "is not seen to be one network" in file.skips[0].message
+
+
+def test_a_network_that_is_looked_at_beside_its_step(rewrite: Callable[..., RewriteResult]) -> None:
+    source = FLAT.replace("    print(epoch", f"{LOOKED_AT}    print(epoch")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "cross_entropy(ddp_model(x), y)" in text
+    assert "told = model(x).argmax(1)\n" in text
+
+
+def test_a_step_of_an_imported_script_that_is_not_run(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    start = FLAT.index("data = ")
+    source = FLAT[:start] + "from pretrain import data\n" + FLAT[FLAT.index("loader = ") :]
+    files = {"train.py": source, "pretrain.py": OTHER}
+    text = code(rewrite(files, ["ddp"], **GPUS))
+    assert "    ddp_model = DistributedDataParallel(model)\n" in text
+    called = {
+        **files,
+        "train.py": source.replace("import data\n", "import data, pretrain\n\npretrain()\n"),
+    }
+    first, *_ = rewrite(called, ["ddp"], **GPUS).files
+    assert not first.changes
