@@ -14,7 +14,8 @@ had put it, also where the script asks whether it is wrapped. A seed that is dra
 a moment more, for one that lets go of a tensor when Python has begun to shut down would abort the process. Started as before, with `python train.py`, the script
 is one process and trains exactly as it did. The launchers `launch_train.sh` and `launch_train.sbatch` start it on one node or
 several; what follows `--` on the command line of torchopt becomes the script's arguments there. A file of that name that says
-something else stays. Where a shell script beside it still calls `python`, the line is told.
+something else stays. Where a shell script beside it still calls `python`, the line is told. Functions that other scripts use, too, are changed: nothing of it acts
+there, unless one of them runs in several processes itself.
 
 An evaluation that only adds up what it finds, batch by batch, is shared: each process takes every so many-th batch, none is
 dropped or read twice, and the sums are added up. Any other one is made in full by every process; the first one tells, and the
@@ -25,16 +26,17 @@ small exchange. So is the loss of a single step, and what an `AverageMeter` is g
 process's share, and so does what is told otherwise; the report says so. Where a stop, a learning rate or what is loaded
 hangs on what has not been added up, the first process decides for all.
 
-The loss is followed into the script's own functions and criteria: it has to be a mean over samples, or a sum. What is not linear in a mean, such as its
+The loss is followed into the script's own functions and criteria, and into the network where that computes it: it has to be a mean over samples, or a sum. What is not linear in a mean, such as its
 root, is neither. A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
 their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 `find_unused_parameters=True`, which costs a walk through every step's graph, is set where a layer is never used or the forward
 pass may leave layers out (by chance, by what a batch holds, or as the training goes on), and where the loss leaves out what
-layers make for nothing else.
+layers make for nothing else, or a part gets no gradients.
 
 Not the same: BatchNorm normalizes by each process's part of a batch (`--sync-batchnorm` keeps it to the whole batch), a
-dataset that does not divide is filled up with a few samples twice, and a loss that weighs samples (class weights,
+dataset that does not divide is filled up with a few samples twice, samples that are mixed with others of their batch (mixup, CutMix) are mixed
+within each process's part of it, and a loss that weighs samples (class weights,
 `ignore_index`) is a mean in each process.
 
 Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch

@@ -21,7 +21,8 @@ from ..program.statements import only_one_runs
 from ..script import TrainingScript
 from ..syncs.telling import Telling
 from ..training.epoch_loops import EpochLoop, epoch_loop
-from ..training.mean_losses import WEIGHTS, batch_norms
+from ..training.mean_losses import batch_norms, weighs_samples
+from ..training.permutations import orders_batch
 from ..training.reductions import Reduction
 from ..training.setup_place import Block, training_blocks
 from ..training.steps import StepCode
@@ -378,20 +379,12 @@ class _Plan:
                 self._notes.append(
                     "BatchNorm normalizes by each process's part of a batch (--sync-batchnorm: by the whole batch)"
                 )
+        if any(orders_batch(self._resolver, c, m) for m in self._script.modules for c in m.calls):
+            self._notes.append(
+                "samples are mixed with others of the same process's part of a batch"
+            )
         is_weighted = loss_reduction(self._resolver, self._step) is Reduction.WEIGHTED
-        if is_weighted or any(self._weighs(module_call) for module_call in self._losses()):
+        if is_weighted or weighs_samples(self._resolver, self._script.modules):
             self._notes.append(
                 "the loss is a mean that weighs samples, taken in each process by itself"
             )
-
-    def _losses(self) -> Iterator[CallFact]:
-        for module in self._script.modules:
-            for call in module.calls:
-                for name in self._resolver.names(call.func, module):
-                    if (
-                        name.startswith("torch.nn.") and "loss" in name.lower()
-                    ) or "cross_entropy" in name:
-                        yield CallFact(module, call, name)
-
-    def _weighs(self, loss: CallFact) -> bool:
-        return any(keyword.arg in WEIGHTS for keyword in loss.node.keywords)

@@ -21,6 +21,7 @@ from ..training.batch_targets import AnyTargets
 from ..training.loops import backward_calls
 from ..training.loss_reductions import LossReductions
 from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
+from ..training.permutations import orders_batch
 from ..training.reductions import Reduced, Reduction
 from ..training.setup_place import training_blocks
 from ..training.steps import StepCode
@@ -157,7 +158,16 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if backward.node.args or backward.node.keywords:
         return Obstacle(module, backward.node, "the backward pass has arguments of its own")
     reached = list(step.nodes(resolver))
-    mixing = compares_samples(list(_behind_loss(resolver, step)), resolver)
+    mixing = compares_samples(
+        [
+            each
+            for each in _behind_loss(resolver, step)
+            if not (
+                isinstance(each.node, ast.Call) and orders_batch(resolver, each.node, each.module)
+            )
+        ],
+        resolver,
+    )
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
@@ -242,6 +252,8 @@ def _unseeded(script: TrainingScript, seeds: CommonSeeds) -> Fact | None:
                 library = _LIBRARY[name.partition(".")[0]]
                 inside = module.function(call)
                 if inside is not None and inside not in script.functions_run:
+                    continue
+                if orders_batch(script.resolver, call, module):
                     continue
                 if not told and not script.seeding.is_seeded(library):
                     why = f"drawn without a seed, this would be another one in every process (seed {library})"

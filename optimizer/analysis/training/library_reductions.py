@@ -12,8 +12,9 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .followed_calls import Frame
-from .loss_forms import is_loss, is_set_outside_init, whose_sizes
+from .loss_forms import is_full_slice, is_loss, is_set_outside_init, whose_sizes
 from .mean_losses import averages
+from .permutations import is_permutation
 from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise
 from .tensor_reductions import tensor_reduction
 
@@ -33,6 +34,11 @@ _SEVERAL_RESULTS = frozenset(
 )
 TRANSPOSED = frozenset({"T", "mT", "H", "mH"})
 _SEQUENCES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict"})
+_NUMBERS_DRAWN = frozenset(
+    {"numpy.random.beta", "numpy.random.uniform", "numpy.random.rand", "numpy.random.random"}
+    | {"random.random", "random.uniform", "random.betavariate"}
+)
+"""Functions that draw one number, for a batch or the share of it that a process has."""
 _NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.abs"})
 
 
@@ -62,7 +68,7 @@ class LibraryReductions:
                 return Reduction.GIVEN if per_sample else elementwise(kinds)
             if call.args:
                 return self.tensor_call(call, function, call.args[0], call.args[1:], module, frame)
-        if any(_DRAWS.search(name) for name in names):
+        if any(_DRAWS.search(name) for name in names - _NUMBERS_DRAWN):
             return None
         return Reduction.FIXED if {*kinds, *named} <= {Reduction.FIXED} else None
 
@@ -144,6 +150,10 @@ class LibraryReductions:
             return self._of_index(index, module, frame)
         if owner not in EACH:
             return None
+        first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
+        if is_permutation(self._resolver, first, module):
+            others = index.elts[1:] if isinstance(index, ast.Tuple) else []
+            return owner if all(is_full_slice(other) for other in others) else None
         match index:
             case ast.Constant(value=str()):
                 return owner

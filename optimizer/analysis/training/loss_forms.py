@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import EllipsisType
 
 from ..calls.signatures import call_argument
 from ..program.syntax import Module
@@ -66,6 +67,15 @@ def makes_layers(resolver: Resolver, cls: Class) -> bool:
                 ):
                     return True
     return False
+
+
+def is_full_slice(index: ast.expr) -> bool:
+    """Whether ``index`` takes everything of its dimension: ``:``, ``...``."""
+    match index:
+        case ast.Slice(lower=None, upper=None, step=None) | ast.Constant(value=EllipsisType()):
+            return True
+        case _:
+            return False
 
 
 def is_loss(function: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..calls.reach import Reached, lexical_nodes
 from ..calls.signatures import call_argument
@@ -227,4 +227,16 @@ def batch_norms(resolver: Resolver) -> bool:
             for name in resolver.names(call.func, module):
                 if "BatchNorm" in name or name.startswith(("torchvision.models.", "timm.")):
                     return True
+    return False
+
+
+def weighs_samples(resolver: Resolver, modules: Iterable[Module]) -> bool:
+    """Whether a loss of PyTorch is given weights, or targets that do not count."""
+    for module in modules:
+        for call in module.calls:
+            if any(keyword.arg in WEIGHTS for keyword in call.keywords):
+                for name in resolver.names(call.func, module):
+                    layer = name.startswith("torch.nn.") and "loss" in name.lower()
+                    if layer or "cross_entropy" in name:
+                        return True
     return False
