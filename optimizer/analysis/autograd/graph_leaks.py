@@ -1,4 +1,4 @@
-"""Sums and lists that hold on to the autograd graph of every step: ``total += loss``.
+"""Sums and lists that hold on to the autograd graph of every step: ``total += loss``, ``total = total + loss``.
 
 Where the loss is backpropagated in the same pass, its graph is spent: what the sum holds on to can never be used.
 """
@@ -47,7 +47,7 @@ def find_graph_leaks(
     return tuple(
         leak
         for module in resolver.project.modules
-        for node in module.nodes_of(ast.AugAssign, ast.Expr)
+        for node in module.nodes_of(ast.Assign, ast.AugAssign, ast.Expr)
         for definition in definitions_in(node)
         for leak in _leak(resolver, kinds, definition, module, by_node)
     )
@@ -66,12 +66,18 @@ def _leak(
         return
     if isinstance(statement, ast.AugAssign) and not isinstance(statement.op, ast.Add):
         return
+    parts = [*leaves(definition.value)]
+    if isinstance(statement, ast.Assign):
+        kept = [leaf for leaf in parts if leaf_name(leaf) == definition.name]
+        if len(kept) != 1:
+            return
+        parts.remove(kept[0])
     losses = [
         leaf
-        for leaf in leaves(definition.value)
+        for leaf in parts
         if isinstance(leaf, ast.Name) and _is_spent(resolver, kinds, leaf, statement, module)
     ]
-    others = [leaf for leaf in leaves(definition.value) if leaf not in losses]
+    others = [leaf for leaf in parts if leaf not in losses]
     if not losses or not all(is_number(resolver, leaf, module) for leaf in others):
         return
     if any(leaf_name(leaf) == definition.name for leaf in losses):
@@ -128,7 +134,8 @@ def _meets_autograd(total: str, module: Module) -> bool:
         for ancestor in module.ancestors(use):
             if isinstance(ancestor, ast.stmt):
                 break
-            name = getattr(ancestor, "attr", "")
+            asked = ancestor.func if isinstance(ancestor, ast.Call) else ancestor
+            name = getattr(asked, "attr", "")
             if name in {"backward", "requires_grad", "grad_fn", "grad", "retain_grad"}:
                 return True
     return False
