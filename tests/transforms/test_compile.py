@@ -476,6 +476,14 @@ FORWARD = {
         "for t in range(x.shape[1]):\n    x = self.fc(x)\nreturn x",
         "unrolled",
     ),
+    "comprehension over time": (
+        "return torch.stack([self.fc(x[:, t]) for t in range(x.size(1))]).mean(0)",
+        "unrolled",
+    ),
+    "loop back in time": (
+        "for t in reversed(range(x.size(1))):\n    x = self.fc(x)\nreturn x",
+        "unrolled",
+    ),
     "counter": ("self.calls += 1\nreturn self.fc(x)", "compiled anew"),
     "shape by values": ("return self.fc(x)[x.nonzero()[:, 0]]", "depends on the values"),
     "function of such a shape": (

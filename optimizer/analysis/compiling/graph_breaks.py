@@ -35,6 +35,7 @@ _TENSOR_TESTS = frozenset(
 _BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
 """What gives as many values as it finds: such shapes the compiler does not follow."""
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
+_AROUND_LOOPS = frozenset(f"builtins.{name}" for name in ("reversed", "enumerate", "zip", "list"))
 _NUMBERS = frozenset({"builtins.int", "builtins.float", "builtins.bool"})
 _LEGACY_CONSTRUCTORS = frozenset(
     f"torch.{prefix}{kind}Tensor"
@@ -141,6 +142,10 @@ def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
             return _data_dependent(resolver, test, reached)
         case ast.For(iter=iterable):
             return _loop_over_shape(resolver, iterable, reached)
+        case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
+            loops = reached.node.generators
+            found = (_loop_over_shape(resolver, loop.iter, reached) for loop in loops)
+            return next(filter(None, found), None)
         case ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
             return f"`self.{name}` changes in every pass, and each value is compiled anew"
         case _:
@@ -225,9 +230,13 @@ def _is_buffer_read(resolver: Resolver, node: ast.AST, module: Module) -> bool:
 
 def _loop_over_shape(resolver: Resolver, iterable: ast.expr, reached: Reached) -> str | None:
     """A loop over a dimension of the input: it is unrolled, for every length anew."""
-    if not isinstance(iterable, ast.Call) or "builtins.range" not in resolver.names(
-        iterable.func, reached.module
-    ):
+    if not isinstance(iterable, ast.Call):
+        return None
+    names = resolver.names(iterable.func, reached.module)
+    if names & _AROUND_LOOPS:
+        inner = (_loop_over_shape(resolver, given, reached) for given in iterable.args)
+        return next(filter(None, inner), None)
+    if "builtins.range" not in names:
         return None
     for node in [inner for argument in iterable.args for inner in _with_values(argument, reached)]:
         is_size = isinstance(node, ast.Call) and method_name(
