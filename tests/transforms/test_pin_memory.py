@@ -246,6 +246,58 @@ def test_device_as_a_parameter(check_transformed: Check) -> None:
     )
 
 
+SHARED = """\
+import torch
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+class Client:
+    def __init__(self, args):
+        self.args = args
+        device = {}
+        digits = datasets.MNIST("data", transform=transforms.ToTensor())
+        self.loader = DataLoader(digits{})
+
+    def train(self, model, optimizer):
+        for x, y in self.loader:
+            x, y = x.to(self.args.device), y.to(self.args.device)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x.flatten(1)), y).backward()
+            optimizer.step()
+"""
+MAIN = """\
+import argparse
+
+import torch
+
+from client import Client
+
+args = argparse.ArgumentParser().parse_args()
+args.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = torch.nn.Linear(784, 10).to(args.device)
+Client(args).train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "is_shared", "condition"),
+    [
+        ("args.device", False, 'args.device.type == "cuda"'),
+        ("args.device", True, "torch.cuda.is_available()"),
+        ("torch.device(args.device)", True, 'device.type == "cuda"'),
+    ],
+)
+def test_a_function_that_another_script_uses_with_other_devices(
+    check_transformed: Check, device: str, is_shared: bool, condition: str
+) -> None:
+    before = {"main.py": MAIN, "client.py": SHARED.format(device, "")}
+    if is_shared:
+        before["other.py"] = MAIN.replace("torch.device(", "str(")
+    after = {**before, "client.py": SHARED.format(device, f", pin_memory={condition}")}
+    check_transformed(before, after)
+
+
 @pytest.mark.parametrize(
     "loader",
     [

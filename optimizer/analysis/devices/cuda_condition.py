@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 from ...options import Options, Target
-from ..editing.references import quoted
+from ..editing.references import quoted, reference
 from ..facts import DeviceKind, DeviceName
 from ..loading.iterations import top_level_starts
 from ..networks.trained import trained_networks
 from ..program.scopes import Parameter
+from ..program.sharing import user_of_definition
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..values.named_values import name_values
@@ -27,11 +28,17 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
 
     ``True`` for scripts that always do: their networks or all of their batches are moved there. Where neither a flag nor
     a device of the script can be named, it asks what the trained networks are moved to, or whether there is a GPU at all
-    (``torch.cuda.is_available()``).
+    (``torch.cuda.is_available()``). In a function that other scripts use, too, only names that it or its file makes are
+    asked: of their arguments nothing is known.
     """
     if is_conditional_on_cuda(script, module, at):
         return "True"
-    visible = [name for name in script.devices if _is_set_before(script, name, module, at)]
+    is_shared = _is_shared(script, module, at)
+    visible = [
+        name
+        for name in script.devices
+        if _is_set_before(script, name, module, at) and not (is_shared and _is_given(name))
+    ]
     for flag in visible:
         if flag.is_flag:
             return flag.name
@@ -39,6 +46,8 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
         test = _device_test(script, device, module)
         if test is not None:
             return test
+    if is_shared and not _always_copies(script):
+        return f"{reference(module, 'torch.cuda.is_available').code}()"
     for parameter in _device_parameters(script, module, at):
         return f"{parameter}.type == {quoted(module, 'cuda')}"
     where = network_device(script.resolver, trained_networks(script.resolver, script.optimizers))
@@ -47,6 +56,18 @@ def cuda_condition(script: TrainingScript, module: Module, at: ast.AST) -> str:
     if where.kind is not DeviceKind.CHOSEN and _always_copies(script):
         return "True"
     return uses_cuda(script.resolver, where, module.statement(at), module, is_test=True) or "True"
+
+
+def _is_shared(script: TrainingScript, module: Module, at: ast.AST) -> bool:
+    """Whether ``at`` is part of a function or class that other scripts use, too."""
+    if module is script.entry:
+        return False
+    return user_of_definition(script.project, module, module.span(at).line) is not None
+
+
+def _is_given(name: DeviceName) -> bool:
+    """Whether what ``name`` holds may come from a caller, or is another name's value."""
+    return "." in name.name or isinstance(name.node, ast.Name | ast.Attribute)
 
 
 def _always_copies(script: TrainingScript) -> bool:
