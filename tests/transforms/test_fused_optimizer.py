@@ -104,6 +104,14 @@ def test_printing_it_is_no_obstacle(check_transformed: Check, printed: str) -> N
     check_transformed(script(f"{made})", printed + STEPS), script(fused, printed + STEPS))
 
 
+def test_a_step_without_a_closure(check_transformed: Check) -> None:
+    made = "optimizer = torch.optim.Adam(model.parameters()"
+    steps = STEPS.replace("step()", "step(closure=None)")
+    check_transformed(
+        script(f"{made})", steps), script(made + ', fused=device.type == "cuda")', steps)
+    )
+
+
 @pytest.mark.parametrize("start", ["import torch as th\nfrom torch import nn, optim\n"])
 def test_a_script_that_always_uses_a_gpu(check_transformed: Check, start: str) -> None:
     start += "model = nn.Linear(8, 2).cuda()\n"

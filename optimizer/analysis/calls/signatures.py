@@ -94,3 +94,9 @@ def call_argument(call: ast.Call, keyword: str, position: int | None = None) -> 
         if not any(isinstance(arg, ast.Starred) for arg in before):
             return call.args[position]
     return None
+
+
+def takes_closure(step: ast.Call) -> bool:
+    """Whether the optimizer step ``step`` is given something to call: ``closure=None`` is nothing."""
+    given = [*step.args, *(keyword.value for keyword in step.keywords)]
+    return any(not (isinstance(value, ast.Constant) and value.value is None) for value in given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from ..calls.signatures import call_argument
+from ..calls.signatures import call_argument, takes_closure
 from ..facts import Model, Optimizer
 from ..frameworks.framework_wrapping import wrapped_by_framework
 from ..program.classes import first_party_bases
@@ -358,7 +358,7 @@ def steps_lbfgs(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     makers = resolver.maker_names(call.func.value, module)
-    return _LBFGS in makers or (ANY_OPTIMIZER in makers and _is_given_something(call))
+    return _LBFGS in makers or (ANY_OPTIMIZER in makers and takes_closure(call))
 
 
 def may_be_lbfgs(resolver: Resolver, optimizer: Optimizer) -> bool:
@@ -368,7 +368,7 @@ def may_be_lbfgs(resolver: Resolver, optimizer: Optimizer) -> bool:
     return any(
         isinstance(call.func, ast.Attribute)
         and call.func.attr == "step"
-        and _is_given_something(call)
+        and takes_closure(call)
         and any(
             isinstance(value, Unknown) or (isinstance(value, Made) and value.call is optimizer.node)
             for value in resolver.values(call.func.value, module)
@@ -376,7 +376,3 @@ def may_be_lbfgs(resolver: Resolver, optimizer: Optimizer) -> bool:
         for module in resolver.project.modules
         for call in module.calls
     )
-
-
-def _is_given_something(call: ast.Call) -> bool:
-    return bool(call.args or call.keywords)

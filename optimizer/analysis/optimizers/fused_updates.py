@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
-from ..calls.signatures import call_argument
+from ..calls.signatures import call_argument, takes_closure
 from ..devices.placement import move_target
 from ..facts import Optimizer
 from ..loading.loaders import keyword_dict
@@ -180,7 +180,7 @@ def _uses(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
 
 def _call(resolver: Resolver, optimizer: Optimizer, call: ast.Call, module: Module) -> str | None:
     method = call.func.attr if isinstance(call.func, ast.Attribute) else None
-    if method == "step" and (call.args or call.keywords):
+    if method == "step" and takes_closure(call):
         assert isinstance(call.func, ast.Attribute)
         if _is(resolver, optimizer, call.func.value, module):
             return "its step takes a closure"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ..calls.signatures import takes_closure
 from ..editing.companions import (
     Companion,
     SharedFunctionError,
@@ -67,7 +68,7 @@ def _all_in_sight(steps: Iterable[StepCode]) -> None:
             why = "no optimizer step is seen that applies the gradients"
             raise NotScalableError(step.module, step.node, why)
         for call in step.loop.optimizer_steps:
-            if call.node.args or call.node.keywords:
+            if takes_closure(call.node):
                 why = "the optimizer calls a closure, which a GradScaler cannot do"
                 raise NotScalableError(call.module, call.node, why)
             if call.node not in seen:
