@@ -101,6 +101,11 @@ def test_operations_for_float32_alone_behind_the_step(
     ("forward", "step", "is_done"),
     [
         ("return self.fc(x).log_softmax(2)", "loss = F.ctc_loss(output, y, y, y)", True),
+        (
+            "return self.fc(x).log_softmax(2).requires_grad_()",
+            "loss = F.ctc_loss(output, y, y, y)",
+            True,
+        ),
         ("return F.log_softmax(self.fc(x), 2)", "loss = nn.CTCLoss()(output, y, y, y)", True),
         ("return self.fc(x)", "loss = F.ctc_loss(output, y, y, y)", False),
         ("return self.fc(x).float()", "loss = x.float().index_add(0, y, output).sum()", True),

@@ -31,7 +31,7 @@ _MADE = frozenset(
 _SAME_TYPE = frozenset(
     "abs add addcdiv addcmul cat clamp clip concat cos deg2rad detach diag diag_embed diagonal div "
     "empty_like expand expand_as flatten flip full_like gather index_select lgamma masked_fill max maximum mean min "
-    "minimum mul narrow neg ones_like permute rand_like randn_like relu repeat reshape roll select sigmoid sin "
+    "minimum mul narrow neg ones_like permute rand_like randn_like relu repeat requires_grad_ reshape roll select sigmoid sin "
     "softsign sqrt square squeeze stack sub t tanh transpose tril triu unbind unsqueeze view view_as where zeros_like "
     "std var".split()
 )
