@@ -29,6 +29,10 @@ _SAME_ELEMENTS = frozenset(
         "tqdm.notebook.tqdm",
     }
 )
+_LAYERS_OF = frozenset(f"torch.nn.{kind}.children" for kind in ("Sequential", "ModuleList"))
+_NAMED_LAYERS_OF = frozenset(
+    f"torch.nn.{kind}.named_children" for kind in ("Sequential", "ModuleList")
+)
 """What gives elements of its first argument, in an order of its own."""
 
 
@@ -192,7 +196,7 @@ def parts_of_elements(
     path: tuple[_Part, ...],
     within: frozenset[Value] = frozenset(),
 ) -> frozenset[Value]:
-    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate`` and ``reversed``.
+    """What ``path`` leads to in each element, looked for behind ``zip``, ``enumerate``, ``reversed`` and ``layers.children()``.
 
     Behind ``list``, ``random.sample`` and their like, too, where all elements are written out. ``within`` are the iterables that this one
     is part of: in a loop, ``bar = tqdm(bar)`` leads back to itself.
@@ -207,6 +211,14 @@ def parts_of_elements(
                 source, rest = call.args[0], path[1:]
             case Made(call, _, External("builtins.reversed")) if call.args:
                 source = call.args[0]
+            case Made(ast.Call(func=ast.Attribute(layers)), _, External(name)) if (
+                name in _LAYERS_OF
+            ):
+                source = layers
+            case Made(ast.Call(func=ast.Attribute(layers)), _, External(name)) if (
+                path[:1] == (1,) and name in _NAMED_LAYERS_OF
+            ):
+                source, rest = layers, path[1:]
             case Made(call, _, External(name)) if name in _SAME_ELEMENTS and call.args:
                 source, only_told = call.args[0], True
             case _:

@@ -46,6 +46,10 @@ class Network(nn.Linear):
             pass
         for inner, _ in self.pairs:
             pass
+        for child in self.listed.children():
+            pass
+        for name, named_child in self.sequence.named_children():
+            pass
         ASK({asked})
 
 
@@ -59,6 +63,8 @@ Network()(read())
         ("layer", {"Linear", "GELU"}),
         ("layer_of_two", {"Linear", "ReLU"}),
         ("inner", {"Linear", "ReLU"}),
+        ("child", {"Linear", "GELU"}),
+        ("named_child", {"ReLU", "Linear", "Dropout"}),
         ("self.listed[0]", {"Linear", "GELU"}),
         ("self.appended[-1]", {"Conv1d"}),
         ("self.named['a']", {"Linear"}),
