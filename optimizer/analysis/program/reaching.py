@@ -130,8 +130,13 @@ def _reaching(
         return _after_last_unconditional(module, owner, bindings)
     if runs_later(scope, owner):
         return _seen_from_inside(module, owner, bindings, scope)
+    passed_by = _passed_by(module, use)
     before = [
-        b for b in bindings if _effect(module, b) <= _position(use) and not _inside(module, use, b)
+        b
+        for b in bindings
+        if _effect(module, b) <= _position(use)
+        and not _inside(module, use, b)
+        and not (passed_by and passed_by & _enclosing_blocks(module, b.node))
     ]
     around = _enclosing_blocks(module, use)
     if ran is not None and _position(ran) < _position(use):
@@ -343,6 +348,24 @@ def _branches(module: Module, ran: ast.AST) -> tuple[set[int], set[int]]:
             case _:
                 pass
     return taken, left_out
+
+
+def _passed_by(module: Module, use: ast.AST) -> set[int]:
+    """The branches beside those that ``use`` is in, which have not run in the same pass."""
+    blocks: set[int] = set()
+    child = use
+    for ancestor in module.ancestors(use):
+        match ancestor:
+            case ast.If(orelse=orelse) if child in orelse:
+                blocks.add(id(ancestor.body))
+            case ast.Match(cases=cases):
+                blocks |= {id(case.body) for case in cases if case is not child}
+            case _ if isinstance(ancestor, _DEFINITIONS):
+                break
+            case _:
+                pass
+        child = ancestor
+    return blocks
 
 
 def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:

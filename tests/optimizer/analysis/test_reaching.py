@@ -35,7 +35,7 @@ Ask = Callable[..., set[object]]
             "x = 1\nif c:\n    x = 2\nelse:\n    if d:\n        x = 3\n    else:\n        x = 4\nASK(x)\n",
             {2, 3, 4},
         ),
-        ("x = 1\nif c:\n    x = 2\nelse:\n    ASK(x)\n    x = 3\n", {1, 2}),
+        ("x = 1\nif c:\n    x = 2\nelse:\n    ASK(x)\n    x = 3\n", {1}),
         ("x = 1\nif d:\n    if c:\n        x = 2\n    else:\n        x = 3\nASK(x)\n", {1, 2, 3}),
         (
             "for i in c:\n    if i:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\n    x = 3\n",
@@ -44,6 +44,15 @@ Ask = Callable[..., set[object]]
         (
             "def f(x):\n    if c:\n        x = 1\n    else:\n        x = 2\n    ASK(x)\nf(3)\n",
             {1, 2},
+        ),
+        ("x = 1\nif c:\n    x = 2\nelse:\n    ASK(x)\n", {1}),
+        ("x = 1\nif c:\n    x = 2\nelif d:\n    ASK(x)\n", {1}),
+        ("x = 1\nif c:\n    x = 2\nelif ASK(x):\n    pass\n", {1}),
+        ("x = 1\nfor i in c:\n    if i:\n        x = 2\n    else:\n        ASK(x)\n", {1, 2}),
+        ("for x in [1]:\n    if c:\n        x = 2\n    else:\n        ASK(x)\n", {1}),
+        (
+            "x = 1\nmatch c:\n    case 1:\n        x = 2\n    case 2:\n        ASK(x)\n",
+            {1},
         ),
         ("x = 1\nASK(x)\nx = 2\n", {1}),
         ("x = 1\nwith torch.no_grad():\n    x = 2\nASK(x)\n", {2}),
