@@ -26,7 +26,8 @@ from .half_products import may_run_outside
 
 _EXACT_RESULTS = frozenset(
     "argmax argmin argsort item tolist float double long int bool byte size numel dim numpy nonzero eq ne gt lt ge le "
-    "isnan isinf isfinite any all shape stride get_device index_select_ allclose equal count_nonzero".split()
+    "isnan isinf isfinite any all shape stride get_device index_select_ allclose equal count_nonzero "
+    "len range isinstance".split()
 )
 """Functions and methods whose result is no half-precision tensor, whatever they are given."""
 _PAIRS = frozenset({"max", "min", "topk", "sort", "median", "mode", "kthvalue", "cummax"})

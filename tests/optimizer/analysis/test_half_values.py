@@ -88,6 +88,7 @@ def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool)
         "def f():\n    return 1, model(x)\na, b = f()\na.numpy()",
         "def f(z):\n    return z\nf(model(x))\nf(x).numpy()",
         "np.zeros(model(x).shape)",
+        "kept = [model(x)]\nnp.maximum(len(kept) - 9, 0)",
         "(model(x) > 0).numpy()",
         "torch.save(model.state_dict(), 'f')",
         "out = model(x)\nout @ out.t()",
