@@ -789,8 +789,15 @@ for loss in losses:
 }
 
 
-def test_what_only_torchscript_reads_is_no_obstacle(rewrite: Rewrite) -> None:
-    hint = "if torch.jit.is_scripting():\n    print('never')\n"
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "if torch.jit.is_scripting():\n    print('never')\n",
+        "bias = torch.jit._unwrap_optional(model.fc.bias)\n",
+        "@torch.jit.script_if_tracing\ndef double(x):\n    return x * 2\n",
+    ],
+)
+def test_what_only_torchscript_reads_is_no_obstacle(rewrite: Rewrite, hint: str) -> None:
     text = rewrite(script(SETUP, hint, LOOP), ["compile"]).files[0].text
     assert "model.compile()" in text
 

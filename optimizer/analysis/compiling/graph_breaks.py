@@ -306,7 +306,11 @@ _SCRIPT_WIDE = (
     ("functorch.", "the script uses function transforms"),
 )
 _FOR_TORCHSCRIPT = frozenset(
-    f"torch.jit.{name}" for name in ("annotate", "ignore", "is_scripting", "is_tracing", "unused")
+    f"torch.jit.{name}"
+    for name in (
+        "Final annotate export ignore is_scripting is_tracing unused "
+        "_overload _overload_method _unwrap_optional script_if_tracing"
+    ).split()
 )
 """What code says so that TorchScript could take it: of no effect where nobody exports it."""
 _HOOKS = frozenset(
