@@ -343,6 +343,54 @@ def test_every_fold_has_a_network_of_its_own(check_transformed: Check) -> None:
     )
 
 
+GRAPHS = """
+def collate(graphs):
+    sizes = [len(graph) for graph in graphs]
+    return torch.cat(graphs), [torch.arange(size) for size in sizes]
+
+loader = torch.utils.data.DataLoader(graphs, 16, collate_fn=collate)
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+for atoms, places in loader:
+    loss = model(atoms.cuda()).sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "is_unrolled"),
+    [
+        ("return torch.stack([self.fc(x[place]) for place in places])", True),
+        ("for i, place in enumerate(places):\n    x[place] = self.fc(x[place])\nreturn x", True),
+        ("return self.pool(x, places)", True),
+        ("places = [x, x]\nfor place in places:\n    x = self.fc(place)\nreturn x", False),
+        ("return self.fc(x)", False),
+    ],
+)
+def test_loops_over_lists_that_are_collated(
+    rewrite: Rewrite, name: str, forward: str, *, is_unrolled: bool
+) -> None:
+    pool = "    def pool(self, x, kept):\n        return torch.cat([x[one] for one in kept])\n\n"
+    source = script(
+        dedent(GRAPHS).replace("model(atoms.cuda())", "model(atoms.cuda(), places)"),
+        forward=forward,
+    )
+    source = source.replace("forward(self, x)", "forward(self, x, places)")
+    source = source.replace("    def forward", pool + "    def forward")
+    for text, is_left in (
+        (source, is_unrolled),
+        (source.replace(", collate_fn=collate", ""), False),
+    ):
+        (file,) = rewrite(text, [name]).files
+        told = [skip.message for skip in file.skips]
+        assert (
+            any("a list that a `collate_fn` may make longer" in one for one in told) == is_left
+        ), told
+        assert ("model.compile()" in file.text) != is_left, told
+
+
 def test_padded_batches_are_dynamic(check_transformed: Check, rewrite: Rewrite, name: str) -> None:
     setup = """
     from torch.nn.utils.rnn import pad_sequence

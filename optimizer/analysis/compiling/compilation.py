@@ -23,6 +23,7 @@ from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from .compile_points import CompilePoint, compile_point
 from .graph_breaks import CompileObstacle, compile_obstacles
+from .input_loops import loop_over_input
 
 FEWEST_STEPS = 500
 """Compiling takes the time of some hundred steps of most networks; below this number it is not paid back."""
@@ -166,7 +167,7 @@ def compile_candidates(
     named: set[str] = set()
     for call, run_there in forwards:
         models = [model for model in run_there if model.node in networks]
-        points = [_point(resolver, model, call, run) for model in models]
+        points = [_point(resolver, model, call, step, run) for model in models]
         # Which of several it is shows at run time: one statement would compile them all.
         refused = next((point for point in points if isinstance(point, CompileObstacle)), None)
         for model, point in zip(models, points, strict=True):
@@ -200,9 +201,12 @@ def _point(
     resolver: Resolver,
     network: Model,
     call: CallFact,
+    step: StepCode,
     run: frozenset[FunctionNode | ast.Lambda],
 ) -> CompilePoint | CompileObstacle:
-    obstacle = next(compile_obstacles(resolver, network), None)
+    obstacle = next(compile_obstacles(resolver, network), None) or loop_over_input(
+        resolver, network, step.loop.loaders
+    )
     if obstacle is not None:
         return obstacle
     if network.cls is not None and class_attribute(resolver, network.cls, "compile"):
