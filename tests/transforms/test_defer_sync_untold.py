@@ -61,6 +61,24 @@ def test_a_function_that_waits(check_noop: Check, function: str, reason: str) ->
     check_noop(script("outputs.append(tell(loss))", told), reason)
 
 
+FLAG = "def tell(value, host=False):\n    if {}:\n        return value.detach().cpu()\n    else:\n        return value.detach()\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "call"), [("host", "tell(loss, host=True)"), ("not host", "tell(loss)")]
+)
+def test_a_function_that_is_told_to_wait(check_noop: Check, test: str, call: str) -> None:
+    check_noop(script(f"outputs.append({call})", FLAG.format(test)), "copies to the host, reached")
+
+
+@pytest.mark.parametrize(
+    ("test", "call"),
+    [("host", "tell(loss)"), ("host", "tell(loss, False)"), ("not host", "tell(loss, host=True)")],
+)
+def test_a_function_that_is_told_not_to_wait(check_noop: Check, test: str, call: str) -> None:
+    check_noop(script(f"outputs.append({call})", FLAG.format(test)), silent=True)
+
+
 def test_a_loop_over_epochs_that_are_one_step_each(check_noop: Check) -> None:
     step = indent(STEP.partition("\n")[2] + "print(loss.item())\n", "    ")
     full = f"{HEAD}\nx, y = (t.to(device) for t in train_set)\n\ndef train(epoch):\n{step}\n\n"

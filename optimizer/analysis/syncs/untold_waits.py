@@ -9,16 +9,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from ..calls.reach import lexical_nodes, never_runs, reached_nodes
+from ..calls.reach import Reached, lexical_nodes, never_runs, reached_nodes
+from ..calls.signatures import argument_for
 from ..devices.host_tensors import is_made_on_host
 from ..facts import Fact, Loop, LoopKind
 from ..networks.models import is_module_class
 from ..obstacles import Obstacle
-from ..program.syntax import LoopNode, Module
+from ..program.reaching import bindings_of
+from ..program.scopes import Parameter
+from ..program.syntax import FunctionNode, LoopNode, Module
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
-from ..values.values import Class, External, Made, Value
+from ..values.values import Class, External, Function, Made, Value
 from .device_reads import STEPS, DeviceRead, runs_rarely
 from .device_waits import waits_at, why_waits
 
@@ -102,7 +105,51 @@ def _waits_of(
             if reached.direct or _may_be_rare(reached.module, reached.node, loops):
                 continue
             for wait in _waits(resolver, kinds, reads, reached.node, reached.module):
-                yield Fact(reached.module, wait), Fact(loop.module, node)
+                if not _is_left_out(resolver, node, loop.module, reached):
+                    yield Fact(reached.module, wait), Fact(loop.module, node)
+
+
+def _is_left_out(resolver: Resolver, call: ast.Call, module: Module, reached: Reached) -> bool:
+    """Whether ``call`` tells the function with ``reached`` to take another branch: ``run(batch, train=True)``."""
+    owner = reached.module.function(reached.node)
+    told = [
+        _avoids(function, inner, reached)
+        for inner in walk(call)  # `kept.append(run(batch, train=True))`
+        if isinstance(inner, ast.Call)
+        for function in resolver.callees(inner, module)
+        if function.node is owner
+    ]
+    return bool(told) and all(told)
+
+
+def _avoids(called: Function, call: ast.Call, reached: Reached) -> bool:
+    child = reached.node
+    for ancestor in reached.module.ancestors(reached.node):
+        if ancestor is called.node:
+            return False
+        if isinstance(ancestor, ast.If):
+            told = _told_truth(ancestor.test, called, call, reached.module)
+            if told is not None and child in (ancestor.orelse if told else ancestor.body):
+                return True
+        child = ancestor
+    return False
+
+
+def _told_truth(test: ast.expr, called: Function, call: ast.Call, module: Module) -> bool | None:
+    """What ``test``, of a parameter of the function ``called`` by ``call``, is in that call; None where it does not say."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _told_truth(test.operand, called, call, module)
+        return None if inner is None else not inner
+    if not isinstance(test, ast.Name) or not isinstance(called.node, FunctionNode):
+        return None
+    if not all(isinstance(b.source, Parameter) for b in bindings_of(module, test)):
+        return None
+    passed = argument_for(called.node, test.id, call, called.bound)
+    match (passed.given or passed.default) if passed is not None else None:
+        case ast.Constant(value=bool(told)):
+            return told
+        case _:
+            return None
 
 
 def _waits(
