@@ -41,6 +41,7 @@ from .ranks import merged
 from .record import load
 from .shuffled_passes import ShuffledPass
 from .time_stamps import TimeStamps, without_time_stamps
+from .told_places import told_in, written_in
 from .written_files import written_files
 
 
@@ -72,7 +73,8 @@ class ScriptVersion:
     """A script to run: the user's own path, the texts that stand in for files of the project, its arguments.
 
     ``absent`` are files that it does not have, though they are there. With ``processes`` it is started by torchrun, as that many on this machine; without, by Python. ``brought_by`` is
-    the user's file whose text stands in for that of ``entry``, None where it was made here.
+    the user's file whose text stands in for that of ``entry``, None where it was made here. What it writes in its own folder is told as if that was
+    the folder ``written_in``, where one is given.
     """
 
     entry: Path
@@ -81,6 +83,7 @@ class ScriptVersion:
     processes: int | None = None
     brought_by: Path | None = None
     absent: frozenset[Path] = frozenset()
+    written_in: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ def run(version: ScriptVersion, settings: RunSettings, folder: Path) -> Observat
             writable=(folder,),
         )
         try:
-            return _run_in(overlay, version, settings, folder)
+            return _told_of(version, settings, _run_in(overlay, version, settings, folder))
         finally:
             shutil.rmtree(overlay.scratch, ignore_errors=True)
 
@@ -232,6 +235,14 @@ def _run_in(
     together = merged(ranks, whole)
     beside = [_kept_beside(file, together.folder, folder) for file in files]
     return without_time_stamps(_with_files(together, beside), stamps)
+
+
+def _told_of(version: ScriptVersion, settings: RunSettings, run: Observations) -> Observations:
+    if version.brought_by is not None:
+        return told_in(run, version.entry, version.brought_by)
+    if version.written_in is not None:
+        return written_in(run, version.entry.parent, version.written_in, settings.cwd)
+    return run
 
 
 def _rank_folders(version: ScriptVersion, folder: Path) -> list[Path]:

@@ -15,7 +15,9 @@ from .runner import ScriptVersion
 def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVersion:
     """The version in the file ``rewritten``, where it finds the modules it imports.
 
-    That is its own place when its own folder has everything of the project that it imports. Otherwise
+    In the folder of ``original`` it runs in its place, so that what it names by its own name (``Path(__file__).stem``,
+    ``sys.argv[0]``) has the same name in both versions, unless it imports ``original``. From another folder it runs where it is
+    when that has everything of the project that it imports, and writes what it writes there as in the folder of ``original``. Otherwise
     it runs in the place of ``original`` (and each module it brings along in the place of the module of
     that name), so that a copy put elsewhere still finds its project. Raises TorchoptError when it
     cannot be read.
@@ -23,13 +25,16 @@ def beside(original: Path, rewritten: Path, args: tuple[str, ...]) -> ScriptVers
     sources = Sources()
     text = sources.read(rewritten).text
     parse(sources.read(rewritten))
-    if rewritten.parent.resolve() == original.parent.resolve():
-        return ScriptVersion(rewritten, args=args)
     brought = {module.name: module for module in load_project(rewritten, sources).modules[1:]}
+    if rewritten.parent.resolve() == original.parent.resolve():
+        beside_it = {rewritten, *(module.path for module in brought.values())}
+        if original.resolve() in {path.resolve() for path in beside_it}:
+            return ScriptVersion(rewritten, args=args)
+        return ScriptVersion(original, {original: text}, args, brought_by=rewritten)
     in_place = sources.with_texts({original: text})
     needed = {module.name: module for module in load_project(original, in_place).modules[1:]}
     if brought and brought.keys() >= needed.keys():
-        return ScriptVersion(rewritten, args=args)
+        return ScriptVersion(rewritten, args=args, written_in=original.parent)
     overrides = {original: text}
     for name in brought.keys() & needed.keys():
         if brought[name].path.resolve() != needed[name].path.resolve():

@@ -93,7 +93,8 @@ def test_a_given_rewrite_is_judged_by_what_holds_unless_told(
     assert main(["verify", "train.py", "fast.py"]) == 0
     assert main(["verify", "train.py", "fast.py", "--tier", "exact"]) == 0
     assert [settings.tier for *_, settings in engine.asked] == [None, Tier.EXACT]
-    assert engine.asked[0][1] == ScriptVersion(folder / "fast.py")
+    train, fast = folder / "train.py", folder / "fast.py"
+    assert engine.asked[0][1] == ScriptVersion(train, {train: fast.read_text()}, brought_by=fast)
 
 
 def test_a_rewrite_elsewhere_takes_the_place_of_the_original(

@@ -20,11 +20,26 @@ def write(folder: Path, files: Mapping[str, str]) -> tuple[Path, Path]:
     return folder / first, folder / second
 
 
-def test_in_the_same_folder_it_runs_where_it_is(tmp_path: Path) -> None:
+def test_in_the_same_folder_it_takes_the_place_of_the_original(tmp_path: Path) -> None:
     original, rewritten = write(
-        tmp_path, {"train.py": "import model\n", "fast.py": "import model\n", "model.py": ""}
+        tmp_path, {"train.py": "import model\n", "fast.py": "import model  # 2\n", "model.py": ""}
     )
+    expected = ScriptVersion(
+        original, {original: "import model  # 2\n"}, ARGS, brought_by=rewritten
+    )
+    assert beside(original, rewritten, ARGS) == expected
+
+
+@pytest.mark.parametrize("text", ["from train import Net\n", "import model\n"])
+def test_unless_it_imports_the_original(tmp_path: Path, text: str) -> None:
+    files = {"train.py": "x = 1\n", "fast.py": text, "model.py": "from train import Net\n"}
+    original, rewritten = write(tmp_path, files)
     assert beside(original, rewritten, ARGS) == ScriptVersion(rewritten, {}, ARGS)
+
+
+def test_the_original_itself_runs_where_it_is(tmp_path: Path) -> None:
+    original, _ = write(tmp_path, {"train.py": "x = 1\n", "other.py": ""})
+    assert beside(original, original, ARGS) == ScriptVersion(original, {}, ARGS)
 
 
 def test_a_lone_copy_takes_the_place_of_the_original(tmp_path: Path) -> None:
@@ -50,14 +65,18 @@ def test_a_copy_of_the_whole_project_runs_where_it_is(tmp_path: Path) -> None:
     modules = {f"{folder}/lib/{name}.py": "" for folder in "ab" for name in ("__init__", "model")}
     scripts = {"a/train.py": "from lib import model\n", "b/train.py": "from lib.model import Net\n"}
     original, rewritten = write(tmp_path, {**scripts, **modules})
-    assert beside(original, rewritten, ARGS) == ScriptVersion(rewritten, {}, ARGS)
+    assert beside(original, rewritten, ARGS) == ScriptVersion(
+        rewritten, {}, ARGS, written_in=original.parent
+    )
 
 
 def test_modules_only_the_rewritten_script_has_are_found(tmp_path: Path) -> None:
     original, rewritten = write(
         tmp_path, {"a/train.py": "x = 1\n", "b/train.py": "import fast\n", "b/fast.py": ""}
     )
-    assert beside(original, rewritten, ARGS) == ScriptVersion(rewritten, {}, ARGS)
+    assert beside(original, rewritten, ARGS) == ScriptVersion(
+        rewritten, {}, ARGS, written_in=original.parent
+    )
 
 
 def test_a_part_of_the_project_replaces_that_part(tmp_path: Path) -> None:
