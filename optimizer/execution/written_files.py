@@ -47,10 +47,11 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     Members of archives are told as files in a folder of the archive's name.
     """
     mirror = Mirror(str(overlay.scratch))
+    copied = mirror.copied()
     places = dict.fromkeys(
         place
         for top in (overlay.cwd, overlay.entry.parent)
-        for place in _files(str(top), mirror, overlay.given)
+        for place in _files(str(top), mirror, overlay.given, copied)
     )
     if len(places) > _MOST_FILES:
         return ()
@@ -151,7 +152,9 @@ def _unpacked(content: bytes) -> bytes:
     return content
 
 
-def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str]:
+def _files(
+    top: str, mirror: Mirror, given: Mapping[str, bytes], copied: Mapping[str, tuple[int, int]]
+) -> Iterator[str]:
     for parent, folders, names in os.walk(top):
         folders[:] = [
             one
@@ -162,12 +165,17 @@ def _files(top: str, mirror: Mirror, given: Mapping[str, bytes]) -> Iterator[str
             place = os.path.join(parent, name)
             if name.endswith((".py", ".pyc")) or belongs_to_database(Path(place)):
                 continue
-            if _is_new(place, mirror, given):
+            if _is_new(place, mirror, given, copied):
                 yield place
 
 
-def _is_new(place: str, mirror: Mirror, given: Mapping[str, bytes]) -> bool:
-    """Whether what is at ``place`` is more than the mirror's own copy of the user's file or link, or what it was ``given`` for that."""
+def _is_new(
+    place: str, mirror: Mirror, given: Mapping[str, bytes], copied: Mapping[str, tuple[int, int]]
+) -> bool:
+    """Whether what is at ``place`` is more than the mirror's own copy of the user's file or link, or what it was ``given`` for that.
+
+    ``copied`` tells what such copies were like when they were made: another program may write to the user's file meanwhile.
+    """
     original = mirror.original(place)
     if os.path.islink(place):
         as_it_was = os.path.islink(original) and os.readlink(original) == os.readlink(place)
@@ -177,11 +185,13 @@ def _is_new(place: str, mirror: Mirror, given: Mapping[str, bytes]) -> bool:
     instead = given.get(os.path.realpath(original))
     if instead is not None:
         return Path(place).read_bytes() != instead
+    now = os.stat(place)
+    if copied.get(original) == (now.st_size, now.st_mtime_ns):
+        return False
     try:
         before = os.stat(original)
     except OSError:
         return True
-    now = os.stat(place)
     if (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns):
         return False
     return before.st_size != now.st_size or not filecmp.cmp(place, original, shallow=False)

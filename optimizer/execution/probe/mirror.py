@@ -42,6 +42,7 @@ class Mirror:
         self.extra = extra
         self.shared = (*SHARED, scratch, *extra)
         self._lock = os.path.join(scratch, "lock")
+        self._copies = os.path.join(scratch, "copies")
 
     def make(self) -> None:
         """Make the mirror: the root folder's entries, all folded."""
@@ -116,6 +117,16 @@ class Mirror:
         """Make the entry ``place`` of a folder replaceable: created, renamed, removed."""
         return os.path.join(self.open_folder(os.path.dirname(place)), os.path.basename(place))
 
+    def copied(self) -> dict[str, tuple[int, int]]:
+        """The size and the time of modification that the copies here were made with, by the paths of the originals: those may be
+        written by others meanwhile."""
+        noted: dict[str, tuple[int, int]] = {}
+        if _exists(self._copies):
+            for line in Path(self._copies).read_bytes().split(b"\0")[:-1]:
+                size, modified, path = line.split(b" ", 2)
+                noted[os.fsdecode(path)] = (int(size), int(modified))
+        return noted
+
     def open_file(self, place: str, *, keep: bool) -> str:
         """Make the file at ``place`` writable: a copy of the original, or nothing yet unless ``keep``."""
         entry = self.open_entry(place)
@@ -169,6 +180,7 @@ class Mirror:
             entries = list(_scandir(source))
         except PermissionError:
             return
+        copied: list[tuple[str, str]] = []
         for entry in entries:
             path, name = os.path.join(source, entry.name), os.path.join(folder, entry.name)
             if entry.is_symlink():
@@ -178,8 +190,10 @@ class Mirror:
             if 0 <= size <= COPIED_FILE_BYTES:
                 budget = max(0, budget - size)
                 _copy_or_link(path, name)
+                copied.append((path, name))
             else:
                 _symlink(path, name)
+        self._note(copied)
 
     def _link_target(self, link: str, keep_relative: bool) -> str:
         """The target that the user's symbolic ``link`` has in the mirror, so that it still names the same thing."""
@@ -192,6 +206,22 @@ class Mirror:
         with self._replacing(place) as new:
             shutil.copy2(source, new)
             os.chmod(new, stat.S_IMODE(_stat(new).st_mode) | stat.S_IWUSR)
+            self._note([(source, new)])
+
+    def _note(self, copies: list[tuple[str, str]]) -> None:
+        """Note what those of ``copies``, originals and places, that are no links are like now."""
+        lines = [
+            b"%d %d %s\0" % (made.st_size, made.st_mtime_ns, os.fsencode(source))
+            for source, place in copies
+            if not _is_link(place)
+            for made in (_stat(place),)
+        ]
+        if lines:
+            descriptor = _open(self._copies, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, b"".join(lines))
+            finally:
+                _close(descriptor)
 
     @contextmanager
     def _replacing(self, place: str) -> Generator[str, None, None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from torchopt_cli.optimizer.execution import runner
 from torchopt_cli.optimizer.execution.legible import members
 from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
 
@@ -49,6 +50,34 @@ def test_what_stands_in_for_a_file_is_not_written_by_the_script(
     seen = observe(folder, overrides=overrides)
     assert seen.traceback is None
     assert [file.path for file in seen.files] == files
+
+
+@pytest.mark.parametrize(
+    ("opens", "files"), [("", []), ("open('log.txt', 'a').write('x')", ["log.txt"])]
+)
+def test_what_another_program_writes_meanwhile_is_not_written_by_the_script(
+    project: Callable[[Mapping[str, str]], Path],
+    observe: Callable[..., Observations],
+    monkeypatch: pytest.MonkeyPatch,
+    opens: str,
+    files: list[str],
+) -> None:
+    """A report that the user has sent to a file beside the script grows while the script runs, beside a copy of what it was."""
+    script = f"open('new.txt', 'w').write('more')\n{opens}"
+    folder = project(
+        {"train.py": SCRIPT.format(script), "settings.yaml": "rate: 2\n", "log.txt": "1\n"}
+    )
+    bounded = runner.run_bounded
+
+    def beside(*args: object, **kwargs: object) -> object:
+        done = bounded(*args, **kwargs)  # type: ignore[arg-type]
+        (folder / "log.txt").write_text("1\n2\n")
+        return done
+
+    monkeypatch.setattr(runner, "run_bounded", beside)
+    seen = observe(folder)
+    assert seen.traceback is None
+    assert [file.path for file in seen.files] == [*files, "new.txt"]
 
 
 def written(
