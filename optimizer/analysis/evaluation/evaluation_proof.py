@@ -121,7 +121,10 @@ class EvaluationProof:
         node = function.node
         if node not in self._computed_by:
             body = node.body if isinstance(node.body, list) else []
-            self._computed_by[node] = tuple(self._computed(body, function.module, called=True))
+            found = [*self._computed(body, function.module, called=True)]
+            if function in self.networks.forward_hooks:
+                found += _given_to(function)
+            self._computed_by[node] = tuple(found)
         return self._computed_by[node]
 
     def _computed(
@@ -221,6 +224,16 @@ class EvaluationProof:
                     for site in self._resolver.call_sites(ancestor):
                         yield from self._contexts(site.call, site.module, seen)
                 return
+
+
+def _given_to(hook: Function) -> Iterator[Source]:
+    """The uses of what a layer gives its ``hook``: what goes into it, and what it has computed."""
+    arguments = hook.node.args
+    names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    body = hook.node.body if isinstance(hook.node.body, list) else [hook.node.body]
+    for node in lexical_nodes(body):
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            yield Source(node, hook.module, True, called=True)
 
 
 def _changed_in_place(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -115,7 +115,7 @@ class Networks:
             return
         called = [v for v in self.unwrapped(call.func, module) if self.is_network_value(v)]
         if called:
-            yield from self._hooks
+            yield from self.forward_hooks
         for value in called:
             if isinstance(value, Made) and isinstance(value.maker, Class):
                 yield from self.forwards_of(value.maker)
@@ -160,7 +160,8 @@ class Networks:
         )
 
     @cached_property
-    def _hooks(self) -> tuple[Function, ...]:
+    def forward_hooks(self) -> tuple[Function, ...]:
+        """The first-party functions that layers run ahead of their forward pass or behind it, with what goes in and comes out."""
         return tuple(
             value
             for module in self._resolver.project.modules
