@@ -169,8 +169,8 @@ def test_a_rewrite_is_compared_with_its_original(repository: Path, judged: Judge
     command = ["gate", "fast.py", "--original", "train.py", "--minimum-speedup", "1.3"]
     assert main(command) == ExitCode.OK
     (job,) = judged.asked
-    assert job.before.entry == repository / "train.py"
-    assert job.after.entry == repository / "fast.py"
+    assert job.before.entry == job.after.entry == repository / "train.py"
+    assert job.after.brought_by == repository / "fast.py"
     assert (job.minimum, job.expected) == (1.3, None)
 
 
