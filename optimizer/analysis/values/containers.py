@@ -29,11 +29,11 @@ _SAME_ELEMENTS = frozenset(
         "tqdm.notebook.tqdm",
     }
 )
+"""What gives elements of its first argument, in an order of its own."""
 _LAYERS_OF = frozenset(f"torch.nn.{kind}.children" for kind in ("Sequential", "ModuleList"))
 _NAMED_LAYERS_OF = frozenset(
     f"torch.nn.{kind}.named_children" for kind in ("Sequential", "ModuleList")
 )
-"""What gives elements of its first argument, in an order of its own."""
 
 
 def select(
