@@ -11,7 +11,7 @@ recorded all the same, they cost a backward pass whose result nobody reads.
 
 Left alone: code that reaches `backward`, `autograd.grad` or anything that asks for gradients (gradient penalties,
 adversarial examples, attributions); code whose tensors reach a backward pass elsewhere, are saved or printed with their
-graph, or go where they cannot be followed; code already under `no_grad`, `inference_mode` or `set_grad_enabled`;
+graph, are kept by a forward hook for either, or go where they cannot be followed; code already under `no_grad`, `inference_mode` or `set_grad_enabled`;
 `forward` methods. With `nn.TransformerEncoder(batch_first=True)`, `nn.LSTM` or compiled code the change is numeric, not
 exact: without gradients PyTorch takes kernels that round differently.
 

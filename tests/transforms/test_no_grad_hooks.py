@@ -57,6 +57,7 @@ Rewrite = Callable[..., RewriteResult]
     ("registered", "read"),
     [
         ("net[1].register_forward_hook(keep)", 'kept["h"]'),
+        ("net[1].register_forward_hook(hook=keep)", 'kept["h"]'),
         ("net[1].register_forward_hook(keeper('h'))", 'kept["h"]'),
         ("net[1].register_forward_hook(lambda m, i, o: every.append(o))", "every.pop()"),
         ("net[2].register_forward_pre_hook(lambda m, i: every.extend(i))", "every.pop()"),
@@ -66,6 +67,13 @@ Rewrite = Callable[..., RewriteResult]
 def test_what_a_hook_keeps_is_differentiated(rewrite: Rewrite, registered: str, read: str) -> None:
     source = SCRIPT.format(registered=registered) + DREAM.format(read=read)
     (file,) = rewrite(source, ["no-grad"]).files
+    assert not file.changes
+
+
+def test_a_hook_that_is_not_known(rewrite: Rewrite) -> None:
+    source = SCRIPT.replace("import torch\n", "import torch\nimport made\n", 1)
+    source = source.format(registered="net[1].register_forward_hook(getattr(made, 'h'))")
+    (file,) = rewrite(source + DREAM.format(read="made.kept"), ["no-grad"]).files
     assert not file.changes
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from ..calls.reach import lexical_nodes
+from ..facts import excerpt
 from ..networks.networks import Networks
 from ..program.syntax import FunctionNode, Module
 from ..training.loops import steps_optimizer
@@ -136,6 +137,10 @@ class GraphHazards:
             why = self._of_callee(value, call, module)
             if why is not None:
                 return why
+        hook = self._networks.untraced_hook
+        if hook is not None and self._networks.is_call(call, module):
+            code = excerpt(hook[1], hook[0])
+            return f"runs the forward hook `{code}`, which could not be traced"
         return None
 
     def _of_callee(self, callee: Value, call: ast.Call, module: Module) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ..autograd.graph_names import GRAPH_FREE_ATTRIBUTES
+from ..calls.signatures import call_argument
 from ..program.classes import class_attribute
 from ..program.syntax import FunctionNode, Module
 from ..values.questions import Answers, Questions
@@ -164,13 +165,30 @@ class Networks:
         """The first-party functions that layers run ahead of their forward pass or behind it, with what goes in and comes out."""
         return tuple(
             value
+            for hook, module in self._registered
+            for value in self._resolver.values(hook, module)
+            if isinstance(value, Function)
+        )
+
+    @cached_property
+    def untraced_hook(self) -> tuple[ast.expr, Module] | None:
+        """A hook of that kind that is not known to be a function of the script's own, nor of a library."""
+        for hook, module in self._registered:
+            values = self._resolver.values(hook, module)
+            if not values or not all(isinstance(value, Function | External) for value in values):
+                return hook, module
+        return None
+
+    @cached_property
+    def _registered(self) -> list[tuple[ast.expr, Module]]:
+        """The forward hooks that layers are given."""
+        return [
+            (hook, module)
             for module in self._resolver.project.modules
             for call in module.calls
             if isinstance(call.func, ast.Attribute) and call.func.attr in _REGISTERS_HOOK
-            for argument in call.args
-            for value in self._resolver.values(argument, module)
-            if isinstance(value, Function)
-        )
+            if (hook := call_argument(call, "hook", 0)) is not None
+        ]
 
 
 _MOST_PASSED_ON = 2
