@@ -81,6 +81,21 @@ def test_what_is_needed_elsewhere_is_made_by_all(rewrite: Callable[..., RewriteR
     assert "\n    fig, ax = plt.subplots()\n    if RANK == 0:\n        ax.plot" in text
 
 
+def test_what_another_script_has_had_changed(rewrite: Callable[..., RewriteResult]) -> None:
+    util = (
+        "import torch\n\n\ndef save(state, name):\n    if name:\n        torch.save(state, name)\n\n\n"
+        "def report(state):\n    print(len(state))\n    torch.save(state, 'last.pt')\n"
+    )
+    train = f"from util import report, save\n{FLAT}    save(model.state_dict(), 'a.pt')\n    report({{}})\n"
+    first = rewrite({"train.py": train, "util.py": util}, ["ddp"], **GPUS)
+    texts = {file.path.name: file.text for file in first.files}
+    assert texts["util.py"].count("RANK == 0") == 2
+    again = rewrite({"other.py": train, "util.py": texts["util.py"]}, ["ddp"], **GPUS)
+    others = {file.path.name: file.text for file in again.files}
+    assert others["other.py"] == texts["train.py"]
+    assert others["util.py"] == texts["util.py"]
+
+
 @pytest.mark.parametrize(
     ("other", "is_done"),
     [

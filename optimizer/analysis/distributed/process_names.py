@@ -16,6 +16,7 @@ from ...rewriting.edits import AddImport, Edit, FileEdit, InsertBefore, Span
 from ..editing.references import quoted, reference
 from ..facts import Fact
 from ..obstacles import Obstacle
+from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
 
 
@@ -95,10 +96,13 @@ _TAKEN = frozenset(
 
 
 def taken_name(module: Module) -> Fact | None:
-    """Where ``module`` has given one of the names that will be needed to something of its own."""
+    """Where ``module`` has given one of the names that will be needed to something of its own.
+
+    A file that several scripts use may have it already, from the change of another one.
+    """
     for scope in module.scopes.by_node.values():
         for name, bindings in scope.bindings.items():
-            if name in _TAKEN:
+            if name in _TAKEN and not _is_known(name, module):
                 node = bindings[0].node
                 statement = module.statement(node) if not isinstance(node, ast.arg) else node
                 if isinstance(statement, ast.ImportFrom) and any(
@@ -107,6 +111,18 @@ def taken_name(module: Module) -> Fact | None:
                     continue
                 return Obstacle(module, node, f"`{name}` is a name of the script's own")
     return None
+
+
+def _is_known(name: str, module: Module) -> bool:
+    """Whether ``module`` calls the place, or the function, so already that has this ``name`` here."""
+    match module.scopes.by_node[module.tree].bindings.get(name, []):
+        case [Binding(node=ast.FunctionDef() as function)]:
+            written = [each.value for each in Helper if each.function == name]
+            return any(f'"""{ast.get_docstring(function)}"""' in code for code in written)
+        case [Binding(source=Assigned(value=value, path=()))] if name in Place.__members__:
+            return ast.unparse(value) == f"int(os.environ.get({name!r}, {Place[name].alone}))"
+        case _:
+            return False
 
 
 class ProcessNames:
@@ -185,7 +201,7 @@ class ProcessNames:
             rows = [
                 f"{place.name} = {place.read(environment, module)}"
                 for place in Place
-                if place in places
+                if place in places and not _is_known(place.name, module)
             ]
             if module is self._entry:
                 rows.insert(0, _COMMENT)
@@ -197,16 +213,18 @@ class ProcessNames:
                     rows.append(f"if {main}:  # a worker of a DataLoader that imports this file")
                     rows.append(f"    {names} = {alone}")
             for helper in Helper:
-                if helper in self._helpers.get(module, ()):
+                wanted = helper in self._helpers.get(module, ())
+                if wanted and not _is_known(helper.function, module):
                     code = helper.value.format(
                         torch=self.spelled(module, "torch"),
                         dist=self.distributed(module),
                         cpu=quoted(module, "cpu"),
                     )
                     rows += ["", "", code.rstrip()]
-            code = "\n".join(rows)
-            edit = InsertBefore(module.span(statement), code, apart=True, outside=True)
-            yield FileEdit(module.path, edit)
+            if rows:
+                code = "\n".join(rows)
+                edit = InsertBefore(module.span(statement), code, apart=True, outside=True)
+                yield FileEdit(module.path, edit)
         for module, wanted in self._imports.items():
             for edit in sorted(wanted, key=lambda e: (e.module, e.name or "")):
                 yield FileEdit(module.path, edit)

@@ -105,7 +105,16 @@ def find_rank_zero_actions(
                 if tells(resolver, node, module):
                     continue  # where it is called
                 found += finder.in_block(node.body)
-    return tuple(found)
+    return tuple(action for action in found if not _is_of_first(action))
+
+
+def _is_of_first(action: RankZeroAction) -> bool:
+    """Whether the first process alone does it already: another script's change of a file that they share."""
+    test = action.node.test if isinstance(action.node, ast.If) else None
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        test = test.values[0]
+    first = f"{Place.RANK.name} == 0"
+    return action.node is action.last and test is not None and ast.unparse(test) == first
 
 
 def rank_zero_edits(
