@@ -89,6 +89,27 @@ def test_parts_that_get_no_gradients(
     assert "DistributedDataParallel(model, find_unused_parameters=True)\n" in text
 
 
+def test_a_network_that_is_wrapped_in_either_branch(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """As scripts do that load what they go on with in one of them."""
+    either = """\
+if os.path.isfile("last.pt"):
+    model.load_state_dict(torch.load("last.pt"))
+    model = nn.DataParallel(model)
+else:
+    print("from the beginning")
+    model = nn.DataParallel(model)
+"""
+    source = "import os\n" + FLAT.replace("optimizer = ", f"{either}optimizer = ")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert text.count("    if WORLD_SIZE > 1:\n        model = DistributedDataParallel(") == 2
+    assert text.count("torch.manual_seed(torch.initial_seed() + RANK)") == 1
+    for test in ("if epochs:\n    print", "elif epochs:\n    print"):
+        twice = source.replace("else:\n    print", test)
+        assert "DistributedDataParallel" not in code(rewrite(twice, ["ddp"], **GPUS))
+
+
 def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
     two = f"{NETWORK}other = Net()\n"
     groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit, SetArgument
@@ -46,6 +47,20 @@ class DataParallelUse(Fact):
     @property
     def target(self) -> ast.expr:
         return self.statement.targets[0]
+
+
+def wraps_in_either_branch(uses: Sequence[DataParallelUse]) -> bool:
+    """Whether ``uses`` are two of one variable, one in each branch of a test: whichever runs, the network is wrapped."""
+    if len(uses) != 2 or uses[0].module is not uses[1].module:
+        return False
+    one, other = uses
+    module, test = one.module, one.module.parents[one.statement]
+    return (
+        isinstance(test, ast.If)
+        and module.parents[other.statement] is test
+        and (one.statement in test.body) is not (other.statement in test.body)
+        and ast.unparse(one.target) == ast.unparse(other.target)
+    )
 
 
 def distributed_call(resolver: Resolver) -> CallFact | None:

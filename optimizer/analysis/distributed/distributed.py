@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from ...rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
@@ -35,6 +35,7 @@ from .data_parallel import (
     data_parallel_calls,
     data_parallel_use,
     part_edit,
+    wraps_in_either_branch,
     wraps_part,
 )
 from .distributed_obstacles import (
@@ -196,15 +197,20 @@ class _Plan:
         for use in uses:
             if not isinstance(use, DataParallelUse):
                 raise _NotPossibleError(use)
-        if len(uses) > 1:
-            self._refuse(uses[1], "`DataParallel` is used more than once")
         wrapped = [use for use in uses if isinstance(use, DataParallelUse)]
+        if len(wrapped) > 1:
+            if not wraps_in_either_branch(wrapped):
+                self._refuse(wrapped[1], "`DataParallel` is used more than once")
+            wrapped = [replace(use, condition=None) for use in wrapped]
         yield from wrapper_test_edits(resolver, wrapped, self._names)
-        if uses and isinstance(uses[0], DataParallelUse):
-            replaced = wrap_instead(script, uses[0], wrapping)
+        replacing: dict[FileEdit, None] = {}  # what stands above the training is there once
+        for use in wrapped:
+            replaced = wrap_instead(script, use, wrapping, in_place=len(wrapped) > 1)
             if isinstance(replaced, Obstacle):
                 raise _NotPossibleError(replaced)
-            yield from replaced
+            replacing.update(dict.fromkeys(replaced))
+        if wrapped:
+            yield from replacing
             return
         flow = network_flow(resolver, step, forwards[0])
         if isinstance(flow, Obstacle):

@@ -163,10 +163,11 @@ def _stores(flow: NetworkFlow) -> Iterator[ast.expr]:
 
 
 def wrap_instead(
-    script: TrainingScript, use: DataParallelUse, wrapping: Wrapping
+    script: TrainingScript, use: DataParallelUse, wrapping: Wrapping, *, in_place: bool
 ) -> tuple[FileEdit, ...] | Obstacle:
     """The edits that wrap a network in ``DistributedDataParallel`` where torchrun runs, else in DataParallel as before.
 
+    Whatever the test says under which DataParallel does it, but for uses that are wrapped ``in_place``.
     Both call the network inside ``module``, so that checkpoints keep their keys.
     """
     blocks = list(training_blocks(script, methods=True))
@@ -188,13 +189,15 @@ def wrap_instead(
     begin = f"if {world} > 1:\n    {module.code(use.target)} = {wrapped}\n"
     edits = [_own_draws(blocks[-1], wrapping)]
     outer = module.parents[statement]
+    if tested is not None and in_place:
+        return Obstacle(module, use.node, "the network is moved by a test of its own")
     if tested is not None:  # the network is where it belongs below
         alone = f"if {world} == 1:\n{_indented(module, statement)}"
         below = module.span(outermost_test(module, tested))
         edits.append(FileEdit(module.path, ReplaceStatement(module.span(statement), alone)))
         edits.append(FileEdit(module.path, InsertAfter(below, begin.rstrip())))
         return tuple(edits)
-    if isinstance(outer, ast.If) and statement in outer.body:
+    if isinstance(outer, ast.If) and statement in outer.body and not in_place:
         if outer.body == [statement] and not outer.orelse and not is_elif(module, outer):
             test = module.code(outer.test)
             code = f"{begin}elif {test}:\n{_indented(module, statement)}"
