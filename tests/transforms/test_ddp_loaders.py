@@ -8,6 +8,8 @@ import pytest
 
 from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
+from .test_ddp import FLAT, code
+
 GPUS = {"gpus": 2}
 SCRIPT = """\
 import argparse
@@ -190,3 +192,16 @@ def test_samplers_of_the_scripts_own(
 ) -> None:
     source = SAMPLED.replace("\ndata = ", "\nother = data = ").replace(old, new, 1)
     assert left_alone(rewrite(source, ["ddp"], **GPUS), "`sampler` of its own")
+
+
+def test_names_that_the_script_uses_for_something_else(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    source = FLAT.replace(
+        "loader = DataLoader(data,",
+        "train_sampler = train_set = None\nloader = DataLoader(TensorDataset(*data.tensors),",
+    )
+    text = code(rewrite(source, ["ddp"], gpus=2))
+    assert "training_set = TensorDataset(*data.tensors)\n" in text
+    assert "distributed_sampler = DistributedSampler(training_set) if WORLD_SIZE > 1" in text
+    assert "sampler=distributed_sampler" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit, InsertBefore, SetArgument
@@ -25,7 +25,8 @@ from .common_seeds import CommonSeeds
 from .library_samplers import library_sampler
 from .process_names import Place, ProcessNames
 
-_SAMPLER = "train_sampler"
+_SAMPLERS, _SETS = ("train_sampler", "distributed_sampler"), ("train_set", "training_set")
+"""What is called so where the script has a sampler or a dataset without a name: the first that it has no use for."""
 _DEFAULTS = {"batch_size": "1", "shuffle": "False", "drop_last": "False"}
 _NEEDED = ("dataset", "batch_size")
 
@@ -54,17 +55,15 @@ def shard_loader(
         return obstacle
     module, statement = loader.module, loader.module.statement(loader.node)
     made, own = library_sampler(resolver, loader), _empty_sampler(loader)
-    bound = any(_SAMPLER in scope.bindings for scope in module.scopes.by_node.values())
-    sampler_name = own.id if own is not None else _SAMPLER
-    taken = bound if own is None else _is_used_elsewhere(own, loader)
-    if taken and made is None:
-        return Obstacle(module, loader.node, f"`{sampler_name}` is a name of the script's own")
+    if own is not None and made is None and _is_used_elsewhere(own, loader):
+        return Obstacle(module, loader.node, f"`{own.id}` is a name of the script's own")
+    sampler_name = own.id if own is not None else _free_name(module, _SAMPLERS)
     edits: list[FileEdit] = []
     dataset = loader.arguments["dataset"]
     code = module.code(dataset.value)
     rows: list[str] = []
     if made is None and not isinstance(dataset.value, ast.Name | ast.Attribute):
-        name = _free_name(module)
+        name = _free_name(module, _SETS)
         rows.append(f"{name} = {module.unindented_code(dataset.value)}")
         edits.append(replacement(module, dataset.value, name))
         code = name
@@ -303,9 +302,12 @@ def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool
     return resolver.is_always(argument.value, argument.module, wanted)
 
 
-def _free_name(module: Module) -> str:
+def _free_name(module: Module, names: Sequence[str]) -> str:
     taken = {name for scope in module.scopes.by_node.values() for name in scope.bindings}
-    name = "train_set"
+    for name in names:
+        if name not in taken:
+            return name
+    name = names[0]
     while name in taken:
         name = f"_{name}"
     return name
