@@ -85,6 +85,26 @@ def test_texts_and_other_loaders_may_know_the_batch_size(
     assert "batch_size=args.batch_size // WORLD_SIZE" in after
 
 
+def test_a_learning_rate_that_is_scaled_by_the_size_of_a_batch(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """The number stays that of the whole batch."""
+    adjust = """\
+def adjust(optimizer, epoch):
+    scale = args.batch_size / 256.0
+    rate = 0.1 * scale * 0.5 ** (epoch // 30)
+    for group in optimizer.param_groups:
+        group["{key}"] = rate
+
+
+"""
+    source = SCRIPT.replace("for epoch", f"{adjust}for epoch", 1)
+    source = source.replace("    for x, y", "    adjust(optimizer, epoch)\n    for x, y", 1)
+    after = text(rewrite(source.replace("{key}", "lr"), ["ddp"], **GPUS))
+    assert "batch_size=args.batch_size // WORLD_SIZE" in after
+    assert left_alone(rewrite(source.replace("{key}", "x"), ["ddp"], **GPUS), "has other uses")
+
+
 @pytest.mark.parametrize(
     "use",
     [

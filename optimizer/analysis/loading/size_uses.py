@@ -36,6 +36,8 @@ class SizeUses:
                 return True
             case ast.Call() | ast.keyword():
                 return self._is_rate(number, module)
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="lr"))]):
+                return True  # of a group of parameters
             case (
                 ast.Assign(targets=[ast.Name() | ast.Attribute() as target])
                 | ast.AugAssign(target=ast.Name() | ast.Attribute() as target)
