@@ -342,6 +342,11 @@ class TrainingScript:
         """Whether ``code`` is seen to run with the script; in the script's own file it is taken to."""
         return code.module is self.entry or self.is_called(code)
 
+    def may_run(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` is not in a function that the script never comes to, as those of other scripts are."""
+        function = module.function(node)
+        return function is None or function in self.functions_run
+
     def is_called(self, code: StepCode | EvaluationCode) -> bool:
         """Whether something in the script leads to ``code``: without, only who imports it knows its devices."""
         is_function = isinstance(code.node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -77,8 +77,7 @@ def _where_all_wait(load: ast.Call, module: Module) -> ast.stmt:
 def _calls(script: TrainingScript, name: str) -> Iterator[tuple[ast.Call, Module]]:
     for module in script.modules:
         for call in module.calls:
-            function = module.function(call)
-            if function is not None and function not in script.functions_run:
+            if not script.may_run(call, module):
                 continue
             if script.names(call.func, module) == frozenset([name]):
                 yield call, module

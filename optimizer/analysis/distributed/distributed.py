@@ -40,7 +40,6 @@ from .data_parallel import (
 )
 from .distributed_obstacles import (
     loss_reduction,
-    may_run,
     script_obstacle,
     step_obstacle,
     unscaled,
@@ -172,7 +171,7 @@ class _Plan:
 
     def _network(self) -> Iterator[FileEdit]:
         script, resolver, step = self._script, self._resolver, self._step
-        optimizers = [each for each in script.optimizers if may_run(script, each)]
+        optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
         trained = trained_network(script, optimizers, step.loop)
         if trained is None:
             self._refuse(optimizers[0], "what the optimizer trains is not seen to be one network")

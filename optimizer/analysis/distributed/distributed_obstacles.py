@@ -64,7 +64,7 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
-    optimizers = [each for each in script.optimizers if may_run(script, each)]
+    optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
     pair = _another(resolver, optimizers)
     if pair is not None:
         one, another = pair
@@ -82,7 +82,7 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
     backwards = [
         call
         for call in backward_calls(every)
-        if not resolver.callees(call.node, call.module) and may_run(script, call)
+        if not resolver.callees(call.node, call.module) and script.may_run(call.node, call.module)
     ]
     if len(backwards) != 1:
         why = f"{len(backwards)} backward passes are seen, not one"
@@ -94,12 +94,6 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         or _gathered(script, step, seeds)
         or _averages(script)
     )
-
-
-def may_run(script: TrainingScript, fact: Fact) -> bool:
-    """Whether ``fact`` is not in a function that this script never comes to, as those of other scripts are."""
-    function = fact.module.function(fact.node)
-    return function is None or function in script.functions_run
 
 
 def _converted(script: TrainingScript) -> Fact | None:
@@ -250,10 +244,7 @@ def _unseeded(script: TrainingScript, seeds: CommonSeeds) -> Fact | None:
             for name in script.resolver.names(call.func, module) & _SPLITS:
                 told = [k.value for k in call.keywords if k.arg in _TOLD]
                 library = _LIBRARY[name.partition(".")[0]]
-                inside = module.function(call)
-                if inside is not None and inside not in script.functions_run:
-                    continue
-                if orders_batch(script.resolver, call, module):
+                if not script.may_run(call, module) or orders_batch(script.resolver, call, module):
                     continue
                 if not told and not script.seeding.is_seeded(library):
                     why = f"drawn without a seed, this would be another one in every process (seed {library})"

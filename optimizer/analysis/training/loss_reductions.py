@@ -28,7 +28,7 @@ from .loss_forms import (
     moved_batch,
 )
 from .reductions import Reduced, Reduction, added, elementwise, gathered, operation
-from .written_parts import written_part
+from .written_parts import part_written_in
 
 _MOST_CALLS = 6
 """Calls within calls that are followed."""
@@ -227,7 +227,7 @@ class LossReductions:
             case ast.Call() if functions := self._callees(value, module)[0]:
                 return self._written_by(value, functions, path, module, frame)
             case _:
-                found = written_part(self._resolver, value, path, module)
+                found = part_written_in(self._resolver, value, path, module)
                 return self._written(*found, module, frame) if found is not None else None
 
     def _written_in(self, name: ast.Name, path: Path, module: Module, frame: Frame) -> Reduced:

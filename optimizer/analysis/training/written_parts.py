@@ -15,7 +15,7 @@ _IN_ORDER = "transformers."
 """The outputs of models there are tuples, too, of those of their fields that are not None."""
 
 
-def written_part(
+def part_written_in(
     resolver: Resolver, value: ast.expr, path: Path, module: Module
 ) -> tuple[ast.expr, Path] | None:
     """The expression in ``value`` that begins ``path``, and the rest of the path; None where it is not written there."""
