@@ -56,7 +56,7 @@ from typing import ClassVar
 
 from ..optimizer.analysis.distributed.data_parallel import data_parallel_calls, distributed_call
 from ..optimizer.analysis.distributed.distributed import Distribution, find_distribution
-from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.facts import Fact, not_one, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.launchers import launch_command, launchers, lines_with_python
@@ -155,7 +155,7 @@ class DistributedDataParallel(Transform):
         steps = [step for step in script.step_code if script.runs(step)]
         if len(steps) != 1:
             for place in [*wrapped, *(step.backwards[0] for step in steps)][:1]:
-                why = "not exactly one training step is seen"
+                why = not_one(steps, "training step", "training steps")
                 yield self.skip(place.path, place.span, f"not distributed: {why}")
             return
         place = wrapped[0] if wrapped else steps[0].backwards[0]

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.facts import Fact, not_one, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.script import TrainingScript
 from ..optimizer.analysis.training.accumulation import (
@@ -95,7 +95,7 @@ class GradientAccumulation(Transform):
         if len(steps) != 1:
             framework = next(iter(script.frameworks), None)
             for place in [framework] if framework is not None else [s.backwards[0] for s in steps]:
-                why = "not exactly one backward pass is seen"
+                why = not_one(steps, "training step", "training steps")
                 if framework is not None:
                     why = framework_obstacle(framework).message
                 yield self.skip(place.path, place.span, f"gradients are not accumulated: {why}")

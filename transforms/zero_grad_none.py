@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 from ..optimizer.analysis.autograd.constant_graphs import varying_graph
 from ..optimizer.analysis.calls.reach import Reached
-from ..optimizer.analysis.facts import Fact, seen_at
+from ..optimizer.analysis.facts import Fact, not_one, seen_at
 from ..optimizer.analysis.networks.trained import trained_networks
 from ..optimizer.analysis.obstacles import Obstacle
 from ..optimizer.analysis.optimizers.gradient_clearing import GradientClearing, other_gradient_use
@@ -107,12 +107,17 @@ def _shared_refusal(script: TrainingScript) -> Fact | str | None:
     if framework is not None:
         return f"{framework.framework} runs the step in its own way"
     if len(script.optimizers) != 1:
-        return "not exactly one optimizer is seen"
-    if len(trained_networks(script.resolver, script.optimizers)) != 1:
-        return "not exactly one network is seen that the optimizer trains"
+        return not_one(script.optimizers, "optimizer", "optimizers")
+    networks = trained_networks(script.resolver, script.optimizers)
+    if len(networks) != 1:
+        what = "that the optimizer trains"
+        return not_one(networks, f"network {what}", f"networks {what}")
     nodes = (Reached(node, module, True) for module in script.modules for node in module.nodes)
-    if len(backward_calls(nodes)) != 1 or len(script.step_code) != 1:
-        return "not exactly one backward pass is seen"
+    backwards = backward_calls(nodes)
+    if len(backwards) != 1:
+        return not_one(backwards, "backward pass", "backward passes")
+    if len(script.step_code) != 1:
+        return not_one(script.step_code, "training step", "training steps")
     return _reads(script)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -208,3 +208,15 @@ def seen_at(reason: Fact, place: Fact, said: str = "") -> str:
     if reason.path != place.path:
         return f" (`{reason.excerpt}` in {reason.path.name})"
     return "" if reason.span.line == place.span.line else f" (`{reason.excerpt}`)"
+
+
+def not_one(found: Collection[Fact], one: str, several: str) -> str:
+    """``no optimizer is seen`` or ``2 optimizers are seen, not one (lines 12 and 40)``; modules of their own by their files' names."""
+    if not found:
+        return f"no {one} is seen"
+    lines = sorted({(fact.path.name, fact.span.line) for fact in found})
+    several_files = len({name for name, _ in lines}) > 1
+    places = [f"{name}:{line}" if several_files else str(line) for name, line in lines]
+    listed = " and ".join(filter(None, [", ".join(places[:-1]), places[-1]]))
+    where = listed if several_files else f"line{'s' if len(places) > 1 else ''} {listed}"
+    return f"{len(found)} {several} are seen, not one ({where})"

@@ -352,15 +352,19 @@ def test_silent_without_training(check_noop: Callable[..., None]) -> None:
         ),
         # The backward pass and the step
         ("loss.backward()", "loss.backward(retain_graph=True)", "arguments of its own"),
-        ("loss.backward()", "loss.backward()\n    loss.backward()", "one backward pass"),
+        ("loss.backward()", "loss.backward()\n    loss.backward()", "2 backward passes are seen"),
         ("loss.backward()", "r = loss.backward()", "result is used"),
         ("loss.backward()", "(loss / 2).backward()\n    model[0].bias.grad.clone()", "gradients"),
         ("    optimizer.step()", "    if loss < 3:\n        optimizer.step()", "in every pass"),
         ("optimizer.step()", "optimizer.step(lambda: loss)", "not certainly the optimizer"),
         ("loss.backward()\n    optimizer", "loss.backward(); optimizer", "share a line"),
-        ("optimizer.step()", "optimizer.step()\n    optimizer.step()", "one optimizer step"),
+        (
+            "optimizer.step()",
+            "optimizer.step()\n    optimizer.step()",
+            "2 optimizer steps are seen",
+        ),
         ("torch.optim.SGD", "torch.optim.LBFGS", "one step for one gradient"),
-        ("    optimizer.zero_grad()\n", "", "not exactly one `zero_grad`"),
+        ("    optimizer.zero_grad()\n", "", "no call of `zero_grad` in the loop is seen"),
         (
             "    optimizer.zero_grad()\n",
             "    if x.sum() > 0:\n        optimizer.zero_grad()\n",
@@ -375,7 +379,7 @@ def test_silent_without_training(check_noop: Callable[..., None]) -> None:
         (
             "optimizer = ",
             "other = torch.optim.SGD(model[2].parameters(), lr=1)\noptimizer = ",
-            "one optimizer",
+            "2 optimizers are seen, not one (lines",
         ),
         # The loop
         (

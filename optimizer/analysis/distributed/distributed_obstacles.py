@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from ..calls.reach import Reached, lexical_nodes, never_runs, reached_nodes
-from ..facts import Fact, Loop, LoopKind, Optimizer
+from ..facts import Fact, Loop, LoopKind, Optimizer, not_one
 from ..loading.datasets import DatasetKind, find_datasets
 from ..networks.forward_losses import returns_mean
 from ..networks.models import may_be_lbfgs
@@ -84,9 +84,9 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         for call in backward_calls(every)
         if not resolver.callees(call.node, call.module) and script.may_run(call.node, call.module)
     ]
-    if len(backwards) != 1:
-        why = f"{len(backwards)} backward passes are seen, not one"
-        return Obstacle(backwards[1].module, backwards[1].node, why) if backwards else None
+    if len(backwards) > 1:
+        why = not_one(backwards, "backward pass", "backward passes")
+        return Obstacle(backwards[1].module, backwards[1].node, why)
     return (
         gpu_obstacle(resolver)
         or _converted(script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from ..facts import DataLoader, Fact, Loop
+from ..facts import DataLoader, Fact, Loop, not_one
 from ..obstacles import Obstacle
 from ..script import TrainingScript
 from ..training.batch_division import counted_on
@@ -27,7 +27,9 @@ def find_batch_size(script: TrainingScript) -> BatchSize | Obstacle:
     reading = [loop for loop in script.training_loops if loop.loaders]
     loaders = {loader.node: (loader, loop) for loop in reading for loader in loop.loaders}
     if len(loaders) != 1:
-        why = "not exactly one DataLoader is seen that the script trains on"
+        what = "that the script trains on"
+        found = [loader for loader, _ in loaders.values()]
+        why = not_one(found, f"DataLoader {what}", f"DataLoaders {what}")
         return Obstacle(script.entry, script.entry.tree, why)
     ((loader, loop),) = loaders.values()
     return _said(script, loader, loop)

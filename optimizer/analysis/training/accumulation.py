@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ...rewriting.edits import FileEdit, RemoveStatement, ReplaceExpression, ReplaceStatement, Wrap
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
-from ..facts import DataLoader, Fact, Optimizer
+from ..facts import CallFact, DataLoader, Fact, Optimizer, not_one
 from ..loading.batch_index import BatchIndex, batch_index, is_enumerate
 from ..networks.models import may_be_lbfgs
 from ..networks.trained import trained_networks
@@ -167,14 +167,17 @@ class _Plan:
             raise _NotPossibleError(framework_obstacle(framework))
         place = self._backward.node
         if len(script.optimizers) != 1:
-            self._refuse(place, "not exactly one optimizer is seen")
+            self._refuse(place, not_one(script.optimizers, "optimizer", "optimizers"))
         if self._optimizer.cls is not None or may_be_lbfgs(resolver, self._optimizer):
             self._refuse(place, "the optimizer is not one that takes one step for one gradient")
         every = [Reached(n, module, True) for module in script.modules for n in module.nodes]
-        others = [call for call in backward_calls(every) if call.node is not place]
         step = self._step
-        if others or len(step.backwards) != 1 or len(step.loop.optimizer_steps) != 1:
-            self._refuse(place, "not exactly one backward pass and one optimizer step are seen")
+        for backwards in (backward_calls(every), step.backwards):
+            if len(backwards) != 1:
+                self._refuse(place, not_one(backwards, "backward pass", "backward passes"))
+        updates = step.loop.optimizer_steps
+        if len(updates) != 1:
+            self._refuse(place, not_one(updates, "optimizer step", "optimizer steps"))
         if len(step.updates) != 1:
             self._refuse(place, "the optimizer steps inside a function of its own")
         self._refuse_if(_telling(other_gradient_use(resolver, ()), "the script uses gradients"))
@@ -242,15 +245,16 @@ class _Plan:
     def _clearing(self, loop: ast.For) -> ast.stmt:
         """The statement that clears the gradients."""
         calls = [
-            reached.node
+            CallFact(reached.module, reached.node, "zero_grad")
             for reached in self._nodes
             if isinstance(reached.node, ast.Call)
             and isinstance(reached.node.func, ast.Attribute)
             and reached.node.func.attr == "zero_grad"
         ]
         if len(calls) != 1:
-            self._refuse(loop, "not exactly one `zero_grad` is seen in the loop")
-        call = calls[0]
+            what = "of `zero_grad` in the loop"
+            self._refuse(loop, not_one(calls, f"call {what}", f"calls {what}"))
+        call = calls[0].node
         statement = next((s for s in loop.body if getattr(s, "value", None) is call), None)
         if not isinstance(statement, ast.Expr):
             self._refuse(loop, "`zero_grad` does not stand in the loop itself, in every pass")

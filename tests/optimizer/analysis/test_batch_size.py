@@ -56,7 +56,7 @@ def test_the_size(script: Script, loader: str, number: int, flags: tuple[str, ..
         ("DataLoader(data, batch_size=64 if args else 32)", "is not one number"),
         ("DataLoader(data, batch_size=None)", "is not one number"),
         ("DataLoader(data, batch_size=64, batch_sampler=buckets)", "`batch_sampler`"),
-        ("data", "not exactly one DataLoader"),
+        ("data", "no DataLoader that the script trains on is seen"),
     ],
 )
 def test_no_size(script: Script, loader: str, reason: str) -> None:
@@ -69,6 +69,9 @@ def test_no_size_of_several_loaders(script: Script) -> None:
     loaders = "loader = DataLoader(data, 8)\nother = DataLoader(data, 8)\n"
     found = find_batch_size(script(HEAD + loaders + LOOP + LOOP.replace("loader", "other")))
     assert not isinstance(found, BatchSize)
+    first = (HEAD + loaders).count("\n") - 1
+    several = "2 DataLoaders that the script trains on are seen, not one"
+    assert found.message == f"{several} (lines {first} and {first + 1})"
 
 
 def test_no_size_that_is_also_a_shape(script: Script) -> None:
