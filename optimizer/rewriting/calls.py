@@ -16,13 +16,7 @@ def exploded_call(code: str, line_length: int) -> str | None:
     (https://black.readthedocs.io/en/stable/the_black_code_style/current_style.html#how-black-wraps-lines). Only what
     black would do without a doubt is done here: black is asked about the rest.
     """
-    if "#" in code or not code.isascii():
-        return None
-    try:
-        body = ast.parse(code).body
-    except SyntaxError:
-        return None
-    call = _whole_value(body[0]) if len(body) == 1 else None
+    call = _lone_call(code)
     parts = _parts(code, call) if call else None
     if parts is None:
         return None
@@ -36,6 +30,37 @@ def exploded_call(code: str, line_length: int) -> str | None:
     if len(together) <= line_length:
         return f"{head}\n{together}\n)"
     return "\n".join([head, *(f"{_INDENT}{text}," for text in arguments), ")"])
+
+
+def aligned_call(code: str, line_length: int) -> str | None:
+    """A call, assigned, returned or alone, with its arguments under each other behind the bracket, as many on a line as fit.
+
+    That is PEP 8's other way to break a line (https://peps.python.org/pep-0008/#indentation). None for anything else, and
+    where an argument is too long for what is left of a line.
+    """
+    call = _lone_call(code)
+    parts = _parts(code, call) if call else None
+    if parts is None:
+        return None
+    head, arguments = parts
+    rows = [f"{head}{arguments[0]}"]
+    for text in arguments[1:]:
+        if len(rows[-1]) + len(f", {text},") <= line_length:
+            rows[-1] += f", {text}"
+        else:
+            rows.append(" " * len(head) + text)
+    return ",\n".join(rows) + ")" if max(map(len, rows)) < line_length else None
+
+
+def _lone_call(code: str) -> ast.Call | None:
+    """The call that ``code`` is, or whose value it assigns or returns."""
+    if "#" in code or not code.isascii():
+        return None
+    try:
+        body = ast.parse(code).body
+    except SyntaxError:
+        return None
+    return _whole_value(body[0]) if len(body) == 1 else None
 
 
 def _parts(code: str, call: ast.Call) -> tuple[str, list[str]] | None:

@@ -1,4 +1,4 @@
-"""Breaks statements that have become too long, as black does and with black, and nothing else."""
+"""Breaks statements that have become too long, and nothing else: as black does and with black, or as the file does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import tokenize
 from functools import lru_cache
 
-from .calls import exploded_call
+from .calls import aligned_call, exploded_call
 from .lines import NOT_CODE, reindent, split_lines, tokens, width, with_newlines
 from .spacing import with_spaces_of
 from .style import Style
@@ -37,11 +37,21 @@ def fit(code: str, prefix: str, style: Style, extra: int) -> str:
         return code
     if (alone := _long_elements_broken(code, prefix, style, extra)) is not None:
         return alone
+    if (aligned := _aligned(code, prefix, style, extra)) is not None:
+        return aligned
     formatted = _black(code, style.line_length - width(prefix) - extra)
     if formatted is None:
         return code
     result = reindent(formatted, prefix, style.indent).removeprefix(prefix)
     return code if longest_line(result, prefix) >= longest else with_newlines(result, style.newline)
+
+
+def _aligned(code: str, prefix: str, style: Style, extra: int) -> str | None:
+    """``code`` with the arguments of its call under each other; None where the file does not have them so, or it cannot be done."""
+    if not style.aligns or split_lines(code)[0].rstrip().endswith("("):
+        return None
+    broken = aligned_call(code, style.line_length - width(prefix) - extra)
+    return broken and broken.replace("\n", style.newline + prefix)
 
 
 def _long_elements_broken(code: str, prefix: str, style: Style, extra: int) -> str | None:
@@ -82,6 +92,8 @@ def lay_out(code: str, prefix: str, style: Style, extra: int) -> str:
     """New statements as they go into a file: behind ``prefix``, no final line end; see :func:`fit`."""
     result = reindent(code, prefix, style.indent)
     if longest_line(result, "") + extra > style.line_length:
+        if (aligned := _aligned(result.removeprefix(prefix), prefix, style, extra)) is not None:
+            return prefix + aligned
         formatted = _black(reindent(code, "", " " * 4), style.line_length - width(prefix) - extra)
         result = reindent(formatted or code, prefix, style.indent)
     return with_newlines(result, style.newline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections import Counter
@@ -23,13 +24,15 @@ _LONGEST_INFERRED = 120
 class Style:
     """``indent`` is one level of indentation, ``newline`` ends a new line, ``line_length`` is in columns.
 
-    ``is_bounded`` is false where no formatter keeps the lines short: they go beyond black's length.
+    ``is_bounded`` is false where no formatter keeps the lines short: they go beyond black's length. ``aligns`` is set where
+    arguments that need several lines stand under each other, behind the bracket, rather than below it.
     """
 
     indent: str = _DEFAULT_INDENT
     newline: str = "\n"
     line_length: int = _BLACK_LINE_LENGTH
     is_bounded: bool = True
+    aligns: bool = False
 
     @classmethod
     @lru_cache(maxsize=8)
@@ -38,7 +41,9 @@ class Style:
         configured = _configured_line_length(path)
         length = configured or _longest_line(source)
         is_bounded = configured is not None or length <= _BLACK_LINE_LENGTH
-        return cls(_indent(source), _newline(source.lines), length, is_bounded)
+        indent = _indent(source)
+        aligns = "\t" not in indent and _aligns(source)
+        return cls(indent, _newline(source.lines), length, is_bounded, aligns)
 
     @property
     def indented_length(self) -> int:
@@ -58,6 +63,23 @@ def _indent(source: SourceTree) -> str:
             if inner != outer and inner.startswith(outer):
                 units[inner[len(outer) :]] += 1
     return units.most_common(1)[0][0] if units else _DEFAULT_INDENT
+
+
+def _aligns(source: SourceTree) -> bool:
+    """Whether most calls of several lines have the first argument behind the bracket and the next lines begin below it."""
+    found: Counter[bool] = Counter()
+    for call in ast.walk(source.tree):
+        if not isinstance(call, ast.Call) or call.lineno == call.end_lineno:
+            continue
+        arguments = sorted((a.lineno, a.col_offset) for a in (*call.args, *call.keywords))
+        if not arguments:
+            continue
+        (line, column), *rest = arguments
+        if line != call.func.end_lineno:
+            found[False] += 1
+        elif below := [place for place in rest if place[0] != line]:
+            found[below[0][1] == column] += 1
+    return found[True] > found[False]
 
 
 def _leading_whitespace(line: str) -> str:

@@ -34,6 +34,71 @@ def test_only_the_statement_that_became_too_long_is_broken(span: Find, rewritten
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "x = DataLoader(dataset, batch_size=16)",
+            "x = DataLoader(dataset, batch_size=16,\n               shuffle=True)",
+        ),
+        (
+            "if a:\n  DataLoader(dataset, batch_size=16, k=1)",
+            "if a:\n  DataLoader(dataset, batch_size=16,\n             k=1, shuffle=True)",
+        ),
+        # Nothing fits behind the bracket; no call alone; broken by its author.
+        (
+            "x = a_module_of_a_long_name.DataLoader(dataset)",
+            "x = a_module_of_a_long_name.DataLoader(\n  dataset, shuffle=True\n)",
+        ),
+        (
+            "x = 1 + DataLoader(dataset, batch_size=16)",
+            "x = 1 + DataLoader(\n  dataset, batch_size=16, shuffle=True\n)",
+        ),
+        (
+            "x = DataLoader(dataset,\n               batch_size=16)",
+            "x = DataLoader(dataset,\n               batch_size=16,\n               shuffle=True)",
+        ),
+    ],
+)
+def test_arguments_stand_under_each_other_where_the_file_has_them_so(
+    before: str, after: str, span: Find, rewritten: Rewrite
+) -> None:
+    call = before[before.index("a_module" if "a_module" in before else "DataLoader") :]
+    style = Style(indent="  ", line_length=40, aligns=True)
+    edit = SetArgument(span(before, call), "shuffle", "True")
+    assert rewritten(before + "\n", edit, style=style) == after + "\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "x = DataLoader(data,\n               batch_size=16, k=1)",
+            "x = DataLoader(data,\n               batch_size=16 // WORLD_SIZE,\n               k=1)",
+        ),
+        (
+            "x = DataLoader(\n    data, seconds=12, batch_size=16)",
+            "x = DataLoader(\n    data,\n    seconds=12,\n    batch_size=16 // WORLD_SIZE,\n)",
+        ),
+    ],
+)
+def test_a_call_of_several_lines_keeps_its_layout(
+    before: str, after: str, span: Find, rewritten: Rewrite
+) -> None:
+    edit = ReplaceExpression(span(before, "16"), "16 // WORLD_SIZE")
+    style = Style(line_length=43, aligns=True)
+    assert rewritten(before + "\n", edit, style=style) == after + "\n"
+
+
+def test_new_statements_align_their_arguments_where_the_file_does(
+    span: Find, rewritten: Rewrite
+) -> None:
+    style = Style(line_length=30, aligns=True)
+    edit = InsertAfter(span("if a:\n    x\n", "x"), "y = compute(first=1, second=2)")
+    after = "if a:\n    x\n    y = compute(first=1,\n                second=2)\n"
+    assert rewritten("if a:\n    x\n", edit, style=style) == after
+
+
 def test_strings_keep_their_quotes_and_trailing_commas_their_meaning(
     span: Find, rewritten: Rewrite
 ) -> None:

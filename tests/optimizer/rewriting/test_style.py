@@ -29,6 +29,30 @@ def test_indentation_is_what_most_blocks_have(text: str, indent: str) -> None:
     assert style_of(text).indent == indent
 
 
+ALIGNED = "f(a, b,\n  c)\n"
+EXPLODED = "f(\n    a, b\n)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "aligns"),
+    [
+        ("f(a, b)\n", False),
+        (ALIGNED, True),
+        (EXPLODED, False),
+        (EXPLODED + ALIGNED, False),
+        (EXPLODED + ALIGNED * 2, True),
+        ("f(a, b,\n    c)\n", False),
+        ("f(g(\n    a\n))\n", False),
+        ("if x:\n\tf(a,\n\t  b)\n", False),
+        ("x = f('é', k=1,\n      j=2)\n", True),
+    ],
+)
+def test_arguments_are_aligned_where_most_calls_of_several_lines_have_them_so(
+    text: str, aligns: bool
+) -> None:
+    assert style_of(text).aligns is aligns
+
+
 @pytest.mark.parametrize(
     ("text", "newline"),
     [("", "\n"), ("x", "\n"), ("x\r\ny\r\nz\n", "\r\n"), ("x\ry\r", "\r"), ("x\ny\r\nz\n", "\n")],
