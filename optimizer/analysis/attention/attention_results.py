@@ -12,7 +12,7 @@ from ..loading.written_views import may_be_written
 from ..program.name_uses import NameUses
 from ..program.reaching import bindings_of
 from ..program.syntax import Module, last_identifier
-from ..program.trees import is_name, walk
+from ..program.trees import is_name, position, walk
 from ..values.resolver import Resolver
 from ..values.unpacking import written_part
 
@@ -159,7 +159,6 @@ class _Layout:
         """Whether the code behind takes views of something, which may have the layout of the result."""
         function = module.function(node)
         for call in module.calls_named("view"):
-            is_behind = (call.lineno, call.col_offset) > (node.lineno, node.col_offset)
-            if module.function(call) is function and is_behind:
+            if module.function(call) is function and position(call) > position(node):
                 return f"`{module.code(call.func)}` may want a result that is contiguous"
         return None

@@ -18,7 +18,8 @@ from ..autograd.graph_names import (
 )
 from ..networks.models import is_loss_name
 from ..networks.networks import Networks
-from ..program.syntax import FunctionNode, Module
+from ..program.parameters import parameter_named
+from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Class, External, Function, Instance, Made, Value
 from .signatures import parameter_of
@@ -149,7 +150,7 @@ class CallEffects:
             if isinstance(function.node, ast.Lambda) and _only_calculates(function.node):
                 return _GOES_ON
             name = parameter_of(function.node, given, call, function.bound)
-            argument = _argument_node(function.node, name)
+            argument = parameter_named(function.node, name)
             if argument is None:
                 return _lost(call)
             enters.append((function, argument))
@@ -224,9 +225,3 @@ def _has_specs(text: ast.expr) -> bool:
         return False
     fields = text.value.split("{")[1:]
     return bool(fields) and all(":" in field.split("}")[0] for field in fields)
-
-
-def _argument_node(function: FunctionNode | ast.Lambda, name: str | None) -> ast.arg | None:
-    arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return next((arg for arg in every if arg.arg == name), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ..program.parameters import positional_parameters
 from ..program.syntax import FunctionNode
 
 
@@ -24,8 +25,7 @@ def argument_for(function: FunctionNode, name: str, call: ast.Call, bound: bool)
     for keyword in call.keywords:
         if keyword.arg == name:
             return Passed(keyword.value)
-    arguments = function.args
-    positional = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args]]
+    positional = [parameter.arg for parameter in positional_parameters(function)]
     if name in positional:
         index = positional.index(name) - (1 if bound else 0)
         before = call.args[: max(index, 0) + 1]
@@ -40,10 +40,10 @@ def argument_for(function: FunctionNode, name: str, call: ast.Call, bound: bool)
 
 def gathered_for(function: FunctionNode, name: str, call: ast.Call, bound: bool) -> list[ast.expr]:
     """What of the positional arguments of ``call`` goes into ``*name`` of ``function``; nothing when that is no such parameter."""
-    arguments = function.args
-    if arguments.vararg is None or arguments.vararg.arg != name:
+    rest = function.args.vararg
+    if rest is None or rest.arg != name:
         return []
-    named = len(arguments.posonlyargs) + len(arguments.args) - (1 if bound else 0)
+    named = len(positional_parameters(function)) - (1 if bound else 0)
     return call.args[max(named, 0) :]
 
 
@@ -51,11 +51,10 @@ def parameter_of(
     function: FunctionNode | ast.Lambda, given: ast.expr, call: ast.Call, bound: bool
 ) -> str | None:
     """The parameter of ``function`` that gets the argument ``given`` of ``call``; None when ``*`` or ``**`` hides it."""
-    arguments = function.args
     for keyword in call.keywords:
         if keyword.value is given:
             return keyword.arg
-    positional = [arg.arg for arg in [*arguments.posonlyargs, *arguments.args]]
+    positional = [parameter.arg for parameter in positional_parameters(function)]
     for index, value in enumerate(call.args, start=1 if bound else 0):
         if isinstance(value, ast.Starred):
             return None
@@ -66,14 +65,14 @@ def parameter_of(
 
 def first_parameter(function: FunctionNode) -> str | None:
     """The name of the first positional parameter of ``function``: ``self``, in a method."""
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    return arguments[0].arg if arguments else None
+    positional = positional_parameters(function)
+    return positional[0].arg if positional else None
 
 
 def default_of(function: FunctionNode, name: str) -> ast.expr | None:
     """The default of parameter ``name``, None when it has none."""
     arguments = function.args
-    positional = [*arguments.posonlyargs, *arguments.args]
+    positional = positional_parameters(function)
     with_default = positional[len(positional) - len(arguments.defaults) :]
     for arg, default in zip(with_default, arguments.defaults, strict=True):
         if arg.arg == name:

@@ -18,6 +18,7 @@ from ..networks.forward_code import called_names, parts_given
 from ..networks.models import models_behind, models_in
 from ..program.classes import class_attribute
 from ..program.syntax import FunctionNode, Module
+from ..program.trees import position
 from ..training.loops import backward_calls, forward_calls, is_forward
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
@@ -124,7 +125,7 @@ def late_kept_graph(
     if not kept:
         return None
     if len(steps) == 1 and all(_is_part_of(steps[0], call) for call, _ in passes):
-        first, keeps = min(passes, key=lambda one: (one[0].node.lineno, one[0].node.col_offset))
+        first, keeps = min(passes, key=lambda one: position(one[0].node))
         if keeps and _runs_in_every_pass(steps[0], first):
             return None
     why = "a backward pass keeps its graph, which compiled code cannot once another has not"

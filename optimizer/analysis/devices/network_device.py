@@ -16,6 +16,7 @@ from ..loading.iterations import top_level_starts
 from ..networks.forward_code import make_one_of, parts_given
 from ..networks.models import models_behind
 from ..program.classes import family, kept_as, kept_names
+from ..program.parameters import parameter_names
 from ..program.scopes import Assigned, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
@@ -340,13 +341,9 @@ def _same_object(
         return None
     function = at_module.function(at)
     if function is not None:
-        for argument in [
-            *function.args.posonlyargs,
-            *function.args.args,
-            *function.args.kwonlyargs,
-        ]:
-            if name_values(resolver, argument.arg, at, at_module) == wanted:
-                return argument.arg
+        for parameter in parameter_names(function):
+            if name_values(resolver, parameter, at, at_module) == wanted:
+                return parameter
         attribute = _own_attribute(resolver, wanted, function, at, at_module)
         if attribute is not None:
             return attribute

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ..calls.signatures import call_argument
+from ..program.parameters import positional_parameters
 from ..program.syntax import FunctionNode, Module
 from ..values.unpacking import written_part
 from ..values.values import External, Function, Made, Unknown, Value
@@ -27,7 +28,7 @@ _ARGUMENTS_POSITION = {"spawn": 1, "start_processes": 1, "Process": 3, "Thread":
 
 def spawned_argument(resolver: Resolver, function: FunctionNode, name: str) -> frozenset[Value]:
     """What parameter ``name`` of ``function`` gets where a process is started with it; empty when none is."""
-    parameters = [arg.arg for arg in [*function.args.posonlyargs, *function.args.args]]
+    parameters = [parameter.arg for parameter in positional_parameters(function)]
     if name not in parameters:
         return frozenset()
     found: set[Value] = set()

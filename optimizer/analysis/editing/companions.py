@@ -12,6 +12,7 @@ from itertools import chain
 
 from ..calls.signatures import argument_for, first_parameter
 from ..program.classes import family, kept_as
+from ..program.parameters import positional_parameters
 from ..program.scopes import Assigned, Binding, Iterated, Managed, Parameter, Scope
 from ..program.sharing import in_words, other_user, started_in_words
 from ..program.statements import common_block, outermost_test
@@ -213,7 +214,7 @@ def _place_of_parameter(name: str, function: FunctionNode, sites: Iterable[CallS
     passed = [argument_for(function, name, site.call, site.bound) for site in sites]
     if all(each is not None and each.given is not None for each in passed):
         return name
-    positional = [*function.args.posonlyargs, *function.args.args]
+    positional = positional_parameters(function)
     required = positional[: len(positional) - len(function.args.defaults)]
     return required[-1].arg if required else None
 

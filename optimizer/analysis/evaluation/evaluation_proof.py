@@ -18,6 +18,7 @@ from ..calls.reach import lexical_nodes
 from ..networks.networks import Networks
 from ..program.attribute_reads import AttributeReads
 from ..program.name_uses import NameUses
+from ..program.parameters import parameter_names
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..training.guards import TrainingGuard
@@ -228,8 +229,7 @@ class EvaluationProof:
 
 def _given_to(hook: Function) -> Iterator[Source]:
     """The uses of what a layer gives its ``hook``: what goes into it, and what it has computed."""
-    arguments = hook.node.args
-    names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    names = {*parameter_names(hook.node)}
     body = hook.node.body if isinstance(hook.node.body, list) else [hook.node.body]
     for node in lexical_nodes(body):
         if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):

@@ -10,7 +10,7 @@ from ..calls.reach import lexical_nodes
 from ..editing.free_names import free_name
 from ..obstacles import Obstacle
 from ..program.syntax import Module
-from ..program.trees import is_name
+from ..program.trees import is_name, position
 from ..values.resolver import Resolver
 
 _NAMES = ("step", "batch_index", "micro_batch", "step_index")
@@ -78,5 +78,4 @@ def _added(loop: ast.For, module: Module, name: str) -> BatchIndex:
 
 
 def _has_parentheses(target: ast.Tuple) -> bool:
-    first = target.elts[0]
-    return (target.lineno, target.col_offset) < (first.lineno, first.col_offset)
+    return position(target) < position(target.elts[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..calls.reach import Reached
-from ..calls.signatures import argument_for
+from ..calls.signatures import argument_for, first_parameter
 from ..facts import Fact
 from ..program.classes import family
 from ..program.reaching import reaching_bindings
@@ -237,10 +237,10 @@ class _Lifetime:
                 return False
 
     def _parameter_outlives(self, function: FunctionNode, name: str, module: Module) -> bool:
-        first = [*function.args.posonlyargs, *function.args.args][:1]
+        first = first_parameter(function)
         sites = [s for s in self._resolver.call_sites(function) if s.call in self._own]
         in_class = isinstance(module.parents[function], ast.ClassDef)
-        if in_class and first and first[0].arg == name:
+        if in_class and first == name:
             # An object made with the item ends with it; one whose method starts the work was there before.
             return function.name != "__init__" and (
                 not sites or any(self.outlives(_receiver(s.call), s.module) for s in sites)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from ..facts import Argument, DataLoader
+from ..program.parameters import parameter_names
 from ..program.scopes import Parameter
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -146,8 +147,7 @@ def _passed_on(
     if isinstance(function, ast.Lambda) or not all(_is_handed_on(use, module) for use in uses):
         return None
     sites = resolver.call_sites(function)
-    arguments = function.args
-    own = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    own = {*parameter_names(function)}
     each = [_extra_keywords(resolver, site, own, within) for site in sites]
     if not each or any(entries is None or _told(entries) != _told(each[0]) for entries in each):
         return None

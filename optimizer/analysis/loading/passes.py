@@ -9,6 +9,7 @@ from ..calls.reach import reached_nodes
 from ..calls.signatures import argument_for, first_parameter
 from ..facts import DataLoader, Fact
 from ..frameworks.lightning_passes import TrainerRun
+from ..program.parameters import parameter_names
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import walk
 from ..script import TrainingScript
@@ -120,9 +121,7 @@ def _takes_turns(loop: ast.For | ast.AsyncFor, names: list[ast.Name], module: Mo
 
 def _handed(function: FunctionNode, names: list[ast.Name], site: CallSite) -> list[ast.expr]:
     """What the call ``site`` gives for those of ``names`` that are parameters of ``function``."""
-    arguments = function.args
-    parameters = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
-    own = {name.id for name in names if name.id in parameters}
+    own = {name.id for name in names} & {*parameter_names(function)}
     if site.bound:
         own -= {first_parameter(function) or ""}
     passed = [argument_for(function, name, site.call, site.bound) for name in sorted(own)]

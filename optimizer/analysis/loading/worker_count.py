@@ -10,6 +10,7 @@ from enum import Enum
 from ..calls.printing import is_printed
 from ..calls.signatures import default_of, parameter_of
 from ..facts import DataLoader, Fact
+from ..program.parameters import parameter_names
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Literal, Option
@@ -87,8 +88,7 @@ def _holder(zero: ast.expr, module: Module) -> str | None:
         case ast.arguments():
             function = module.parents[parent]
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                named = [*parent.posonlyargs, *parent.args, *parent.kwonlyargs]
-                defaults = {default_of(function, argument.arg): argument.arg for argument in named}
+                defaults = {default_of(function, name): name for name in parameter_names(function)}
                 return defaults.get(zero)
             return None
         case _:

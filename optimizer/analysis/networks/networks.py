@@ -9,6 +9,7 @@ from functools import cached_property
 from ..autograd.graph_names import GRAPH_FREE_ATTRIBUTES
 from ..calls.signatures import call_argument
 from ..program.classes import class_attribute
+from ..program.parameters import positional_parameters
 from ..program.syntax import FunctionNode, Module
 from ..values.questions import Answers, Questions
 from ..values.resolver import Resolver
@@ -197,9 +198,8 @@ _MOST_PASSED_ON = 2
 
 def _may_be_called_so(forward: Function, call: ast.Call) -> bool:
     """Whether a layer with ``forward`` can be run by a container called as ``call``: not a loss of three arguments in an ``nn.Sequential``."""
-    arguments = forward.node.args
     given = [*call.args, *call.keywords]
     if any(isinstance(g, ast.Starred) or getattr(g, "arg", "") is None for g in given):
         return True
-    positional = len(arguments.posonlyargs) + len(arguments.args) - 1
-    return positional - len(arguments.defaults) <= max(len(given), _MOST_PASSED_ON)
+    positional = len(positional_parameters(forward.node)) - 1
+    return positional - len(forward.node.args.defaults) <= max(len(given), _MOST_PASSED_ON)

@@ -9,6 +9,7 @@ from ..autograd.gradient_graphs import may_keep_graph
 from ..facts import Optimizer
 from ..obstacles import Obstacle
 from ..program.reaching import bindings_of
+from ..program.trees import position
 from ..training.steps import Backward, StepCode, Update
 from ..values.resolver import Resolver
 from ..values.values import Made
@@ -52,19 +53,17 @@ def _is_late(
     module = update.module
     if later.module is not module or not isinstance(later.loss, ast.Name):
         return False
-    block, stepped = module.block(update.statement), _at(update.statement)
-    if later.statement not in block or _at(later.statement) <= stepped:
+    block, stepped = module.block(update.statement), position(update.statement)
+    if later.statement not in block or position(later.statement) <= stepped:
         return False
     bindings = bindings_of(module, later.loss)
-    if not bindings or any(_at(module.statement(binding.node)) > stepped for binding in bindings):
+    if not bindings or any(
+        position(module.statement(binding.node)) > stepped for binding in bindings
+    ):
         return False
     return any(
         kept.statement in block
-        and _at(kept.statement) < stepped
+        and position(kept.statement) < stepped
         and may_keep_graph(resolver, kept.node, kept.module)
         for kept in passes
     )
-
-
-def _at(statement: ast.stmt) -> tuple[int, int]:
-    return statement.lineno, statement.col_offset

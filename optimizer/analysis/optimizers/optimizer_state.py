@@ -7,6 +7,7 @@ import ast
 from ..calls.reach import never_runs
 from ..networks.models import copied, is_module_class, models_in, replaced
 from ..obstacles import Obstacle
+from ..program.parameters import parameter_named
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Parameter
 from ..program.syntax import Module
@@ -74,9 +75,8 @@ def _is_declared_network(resolver: Resolver, name: str, source: object, module: 
     """``def load(model: nn.Module)``"""
     if not isinstance(source, Parameter) or isinstance(source.function, ast.Lambda):
         return False
-    arguments = source.function.args
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    declared = next((arg.annotation for arg in named if arg.arg == name), None)
+    parameter = parameter_named(source.function, name)
+    declared = parameter.annotation if parameter is not None else None
     return declared is not None and "torch.nn.Module" in resolver.names(declared, module)
 
 

@@ -18,8 +18,8 @@ from ..calls.signatures import call_argument
 from ..devices.network_device import network_device
 from ..facts import CallFact, DeviceKind, Fact
 from ..program.scopes import Parameter
-from ..program.statements import position
 from ..program.syntax import Module, first_name
+from ..program.trees import position
 from ..training.loss_regions import Region
 from ..training.steps import Backward, StepCode, Update
 from ..values.dataflow import dotted

@@ -9,9 +9,9 @@ from itertools import combinations, pairwise
 
 from ..calls.reach import reached_nodes
 from ..facts import Fact
-from ..program.statements import common_block, exclude_each_other, position
+from ..program.statements import common_block, exclude_each_other
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 from ..training.steps import StepCode, Update
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver

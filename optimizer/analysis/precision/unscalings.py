@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..facts import Fact
-from ..program.statements import exclude_each_other, position
+from ..program.statements import exclude_each_other
 from ..program.syntax import Module
+from ..program.trees import position
 from ..training.steps import StepCode, Update
 from .not_scalable import NotScalableError
 

@@ -18,6 +18,7 @@ from ..values.global_changes import Setter, global_setters
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Class, External, Function, Made, Value
 from .classes import first_party_bases
+from .parameters import named_parameters
 from .syntax import Module, first_name
 from .trees import walk
 
@@ -225,9 +226,9 @@ def _read_when_run(statement: ast.stmt) -> list[ast.AST]:
     """The names that executing ``statement`` reads: not those in the bodies of functions it defines."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = statement.args
-        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         roots: list[ast.AST] = [*statement.decorator_list, *arguments.defaults]
-        optional = [*arguments.kw_defaults, *(arg.annotation for arg in named), statement.returns]
+        annotations = [parameter.annotation for parameter in named_parameters(statement)]
+        optional = [*arguments.kw_defaults, *annotations, statement.returns]
         roots += [node for node in optional if node is not None]
     elif isinstance(statement, ast.ClassDef):
         roots = [*statement.decorator_list, *statement.bases]

@@ -8,7 +8,7 @@ import sys
 from ..editing.bound_names import binds
 from .scopes import Assigned, Binding, Defined, Deleted, Imported, Parameter, Scope
 from .syntax import Module
-from .trees import is_name, walk
+from .trees import is_name, position, walk
 
 _Position = tuple[int, int]
 _RUN_IN_PLACE = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -100,12 +100,12 @@ def replaced_if_none(module: Module, reaching: list[Binding], use: ast.AST) -> l
         for test in module.ancestors(statement)
         if isinstance(test, ast.If)
         and _is_none_test(test.test, reaching[0].name)
-        and _position(test) < _position(use)
+        and position(test) < position(use)
         and id(module.block(test)) in around
         and test not in module.ancestors(use)
         and binds(test.body, statements)
     ]
-    return [b for b in reaching if any(_effect(module, b) < _position(test) for test in tests)]
+    return [b for b in reaching if any(_effect(module, b) < position(test) for test in tests)]
 
 
 def _is_none_test(test: ast.expr, name: str) -> bool:
@@ -134,19 +134,19 @@ def _reaching(
     before = [
         b
         for b in bindings
-        if _effect(module, b) <= _position(use)
+        if _effect(module, b) <= position(use)
         and not _inside(module, use, b)
         and not (passed_by and passed_by & _enclosing_blocks(module, b.node))
     ]
     around = _enclosing_blocks(module, use)
-    if ran is not None and _position(ran) < _position(use):
+    if ran is not None and position(ran) < position(use):
         taken, left_out = _branches(module, ran)
         around |= taken
         before = [b for b in before if not left_out & _enclosing_blocks(module, b.node)]
     decided = _last_decided(module, before, use, around)
     reaching: list[Binding] = []
     for binding in before:
-        if decided is not None and _position(binding.node) < _position(decided):
+        if decided is not None and position(binding.node) < position(decided):
             continue
         if _block(module, binding) in around:
             reaching = []
@@ -181,7 +181,7 @@ def _last_decided(
         and test not in module.ancestors(use)
         and _always_binds([test], blocks)
     )
-    return max(tests, key=_position, default=None)
+    return max(tests, key=position, default=None)
 
 
 def _always_binds(statements: list[ast.stmt], blocks: set[int]) -> bool:
@@ -241,17 +241,15 @@ def _first_mention(module: Module, owner: Scope, node: ast.AST, asked: set[ast.A
         if isinstance(around, _DEFINITIONS):
             definition = around
     if definition is None or isinstance(definition, ast.Lambda):
-        return _position(node)
+        return position(node)
     if definition in asked:
         return _NEVER
     asked.add(definition)
-    mentions = [_position(definition) if definition.decorator_list else _NEVER]
+    mentions = [position(definition) if definition.decorator_list else _NEVER]
     for name in module.names_of(definition.name):
         if isinstance(name.ctx, ast.Load) and definition not in module.ancestors(name):
             waits = _is_in_body(name, owner, module)
-            mentions.append(
-                _first_mention(module, owner, name, asked) if waits else _position(name)
-            )
+            mentions.append(_first_mention(module, owner, name, asked) if waits else position(name))
     return min(mentions)
 
 
@@ -298,11 +296,7 @@ def _inside(module: Module, use: ast.AST, binding: Binding) -> bool:
 
 
 def _effect(module: Module, binding: Binding) -> _Position:
-    return _position(binding.node)
-
-
-def _position(node: ast.AST) -> _Position:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+    return position(binding.node)
 
 
 def _block(module: Module, binding: Binding) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..values.unpacking import Path, unpacked_names
+from .parameters import named_parameters
 from .trees import child_nodes, walk
 
 ScopeNode: TypeAlias = (
@@ -236,7 +237,7 @@ class _ScopeBuilder(ast.NodeVisitor):
         self, function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     ) -> None:
         arguments = function.args
-        for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+        for arg in named_parameters(function):
             self._bind(arg.arg, arg, Parameter(function))
         if arguments.vararg:
             self._bind(arguments.vararg.arg, arguments.vararg, Parameter(function, "*"))

@@ -12,11 +12,6 @@ from .syntax import Module
 from .trees import walk
 
 
-def position(node: ast.stmt | ast.expr) -> tuple[int, int]:
-    """Where ``node`` begins: several statements may share a line."""
-    return node.lineno, node.col_offset
-
-
 def exclude_each_other(module: Module, one: ast.stmt, other: ast.stmt) -> bool:
     """Whether the two are in different branches of an ``if``."""
     child: ast.AST = one

@@ -16,7 +16,7 @@ from ...rewriting.lines import indentation, lines_inside_strings, tokens
 from ...source import SourceFile
 from ..values.unpacking import unpacked_targets
 from .scopes import Imported, Path, Scope, ScopeTree
-from .trees import child_nodes, is_name, walk
+from .trees import child_nodes, is_name, position, walk
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
@@ -69,7 +69,7 @@ class Module:
     def calls(self) -> tuple[ast.Call, ...]:
         """Every call of the file, in source order."""
         calls = self.nodes_of(ast.Call)
-        return tuple(sorted(calls, key=lambda call: (call.lineno, call.col_offset)))
+        return tuple(sorted(calls, key=position))
 
     @cached_property
     def _calls_by_name(self) -> dict[str, list[ast.Call]]:

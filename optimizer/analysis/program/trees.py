@@ -7,7 +7,12 @@ from typing import TypeGuard
 
 from ...syntax_tree import child_nodes, walk
 
-__all__ = ["child_nodes", "is_name", "is_none", "is_text", "walk"]
+__all__ = ["child_nodes", "is_name", "is_none", "is_text", "position", "walk"]
+
+
+def position(node: ast.AST) -> tuple[int, int]:
+    """Line and column where ``node`` begins, to sort by: several nodes may share a line. (0, 0) for a whole file."""
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def is_none(node: ast.AST) -> TypeGuard[ast.Constant]:

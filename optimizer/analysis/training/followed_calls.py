@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
 
 from ..program.dead_code import DeadCode
 from ..program.module_names import name_reads
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import FunctionNode, Module
+from ..program.trees import position
 from ..values.resolver import Resolver
 from .reductions import Reduced
 
@@ -49,14 +49,14 @@ class Branches(DeadCode):
         """Those of ``bindings`` that ``use`` may see, once the branches are known that run, and those that do not."""
         live = [binding for binding in bindings if not self.contains(binding.node, module)]
         certain = [
-            _position(binding.node)
+            position(binding.node)
             for binding in live
             if module.statement(binding.node) not in module.ancestors(use)
-            and _position(binding.node) < _position(use)
+            and position(binding.node) < position(use)
             and self._always_runs(binding.node, module)
         ]
         latest = max(certain, default=(0, 0))
-        return [binding for binding in live if _position(binding.node) >= latest]
+        return [binding for binding in live if position(binding.node) >= latest]
 
     def _always_runs(self, node: ast.AST, module: Module) -> bool:
         child = node
@@ -131,14 +131,3 @@ def _entries(mapping: ast.expr, module: Module) -> list[ast.keyword] | None:
             return None
         entries.append(ast.keyword(key.value, value))
     return entries
-
-
-def parameter_names(function: ast.FunctionDef) -> list[str]:
-    """The parameters of ``function`` that have names of their own in a call."""
-    arguments = function.args
-    return [a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
-
-
-def _position(node: ast.AST) -> tuple[int, int]:
-    place = cast(ast.expr, node)
-    return place.lineno, place.col_offset

@@ -18,6 +18,7 @@ from ..loading.loaders import loaders_in
 from ..networks.models import is_module_value, is_optimizer_name, unwrap_copies
 from ..program.scopes import Path
 from ..program.syntax import LoopNode, Module
+from ..program.trees import position
 from ..values.resolver import Resolver
 from ..values.unpacking import written_part
 from ..values.values import Class, External, Made, Value
@@ -55,7 +56,7 @@ def find_loops(resolver: Resolver, loaders: tuple[DataLoader, ...]) -> tuple[Loo
     bodies: dict[LoopNode, tuple[Reached, ...]] = {}
     for module in resolver.project.modules:
         nodes = module.nodes_of(ast.For, ast.AsyncFor, ast.While)
-        for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
+        for node in sorted(nodes, key=position):
             bodies[node] = tuple(reached_nodes(resolver, node.body, module))
             found[node] = _loop(resolver, loaders, node, module, bodies[node])
     return tuple(_with_kind(found, loop, bodies[node]) for node, loop in found.items())

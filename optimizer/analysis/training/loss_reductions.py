@@ -12,13 +12,14 @@ from ..calls.reach import lexical_nodes
 from ..calls.signatures import argument_for
 from ..networks.models import is_module_value
 from ..networks.networks import Networks
+from ..program.parameters import parameter_names
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
 from ..program.syntax import Module
 from ..values.changed_objects import changes_receiver
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Made
-from .followed_calls import Branches, Frame, parameter_names, written_out
+from .followed_calls import Branches, Frame, written_out
 from .library_reductions import SEVERAL_PARTS, TRANSPOSED, LibraryReductions
 from .loss_forms import (
     is_beside_samples,

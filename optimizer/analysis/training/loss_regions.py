@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..calls.reach import reached_nodes
 from ..networks.forward_code import weights_read
 from ..program.syntax import Module
+from ..program.trees import position
 from ..values.dataflow import Flow, dotted, own_nodes
 from ..values.resolver import Resolver
 from .loops import backward_calls, forward_calls, optimizer_steps
@@ -81,7 +82,7 @@ def _regions(
     module = flow.module
     lifted = {_lifted(flow, member, barriers) for member in members}
     runs: list[list[ast.stmt]] = []
-    for statement in sorted(lifted, key=lambda s: (s.lineno, s.col_offset)):
+    for statement in sorted(lifted, key=position):
         block = module.block(statement)
         last = runs[-1][-1] if runs else None
         if last is not None and last in block:

@@ -10,6 +10,7 @@ from ..calls.signatures import call_argument
 from ..facts import Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
+from ..program.trees import position
 from ..values.resolver import Resolver
 from ..values.values import Display, Literal, Made, Value
 from .batch_targets import BatchTargets
@@ -132,7 +133,6 @@ def keeps_state(resolver: Resolver, step: StepCode) -> Fact | None:
 
 def _carried(step: StepCode, forward: ast.Call) -> ast.Name | None:
     """The variable that ``forward`` is given as the pass before left it."""
-    begin = (forward.lineno, forward.col_offset)
     targets = [step.node.target] if isinstance(step.node, ast.For) else []
     stores = [
         name
@@ -143,7 +143,7 @@ def _carried(step: StepCode, forward: ast.Call) -> ast.Name | None:
     earlier = {
         n.id
         for n in stores
-        if (n.lineno, n.col_offset) < begin and step.module.statement(n) is not inside
+        if position(n) < position(forward) and step.module.statement(n) is not inside
     } | {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
     later = {n.id for n in stores} - earlier
     arguments = [*forward.args, *(keyword.value for keyword in forward.keywords)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..calls.reach import lexical_nodes
 from ..calls.signatures import argument_for
 from ..facts import DataLoader, Loop, LoopKind, Phase
+from ..program.parameters import parameter_names
 from ..program.scopes import Assigned, BindingSource, Parameter
 from ..program.syntax import FunctionNode, Module
 from ..values.resolver import CallSite, Resolver
@@ -138,9 +139,8 @@ def _loaders_given(
     resolver: Resolver, loaders: tuple[DataLoader, ...], function: FunctionNode, site: CallSite
 ) -> Iterator[DataLoader]:
     """The loaders among the arguments of ``site``."""
-    arguments = function.args
-    for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        passed = argument_for(function, parameter.arg, site.call, site.bound)
+    for name in parameter_names(function):
+        passed = argument_for(function, name, site.call, site.bound)
         if passed is not None and passed.given is not None:
             yield from iterated_loaders(resolver, loaders, passed.given, site.module)[0]
 

@@ -12,7 +12,7 @@ from ..calls.signatures import argument_for
 from ..facts import Fact, Loop, LoopKind
 from ..program.scopes import Parameter
 from ..program.syntax import FunctionNode, LoopNode, Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import CallSite, Resolver
 from .loops import backward_calls, is_forward, optimizer_steps
@@ -201,7 +201,7 @@ def _handed(
         for name in own_nodes(part)
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)
     }
-    for name in sorted(names, key=lambda name: (name.lineno, name.col_offset)):
+    for name in sorted(names, key=position):
         found = module.scope(name).lookup(name.id)
         for source in (binding.source for binding in (found[1] if found else ())):
             if isinstance(source, Parameter) and isinstance(source.function, FunctionNode):

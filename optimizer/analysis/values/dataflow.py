@@ -13,7 +13,7 @@ from functools import cached_property
 
 from ..calls.reach import lexical_nodes
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 
 _MUTATING_METHODS = frozenset("append extend add add_ update insert copy_ mul_ div_ sub_".split())
 _HOST_READS = frozenset({"item", "numpy", "tolist"})
@@ -83,7 +83,7 @@ class Flow:
             statement = definition.statement
             if not _covers(definition.name, name) or statement is at:
                 continue
-            if _position(statement) >= _position(at):
+            if position(statement) >= position(at):
                 continue
             yield statement
             if definition.replaces and id(self.module.block(statement)) in around:
@@ -199,7 +199,3 @@ def _reads_to_host(statement: ast.stmt) -> bool:
         and isinstance(value.func, ast.Attribute)
         and value.func.attr in _HOST_READS
     )
-
-
-def _position(node: ast.stmt) -> tuple[int, int]:
-    return node.lineno, node.col_offset

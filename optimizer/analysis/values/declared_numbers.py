@@ -6,6 +6,7 @@ import ast
 
 from ..calls.signatures import argument_for, default_of
 from ..program.classes import kept_as
+from ..program.parameters import parameter_named
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Parameter
 from ..program.syntax import FunctionNode, Module
@@ -74,9 +75,8 @@ def _is_number_parameter(
     resolver: Resolver, function: FunctionNode, name: str, module: Module, depth: int
 ) -> bool:
     """Whether the signature says so, or every call of ``function`` gives it a number."""
-    arguments = function.args
-    listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    annotation = next(argument.annotation for argument in listed if argument.arg == name)
+    parameter = parameter_named(function, name)
+    annotation = parameter.annotation if parameter is not None else None
     if annotation is not None:
         return _is_number_type(resolver, annotation, module)
     default = default_of(function, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ..calls.signatures import argument_for, default_of
+from ..calls.signatures import argument_for, default_of, first_parameter
 from ..calls.unpacked_keywords import handed_on
 from ..distributed.spawned import spawned_argument
 from ..program.reaching import reaching_bindings, replaced_if_none
@@ -142,15 +142,14 @@ def _parameter_values(
     if isinstance(function, ast.Lambda):
         return frozenset([Unknown("lambda parameter")])
     owner = module.parents.get(function)
-    arguments = [*function.args.posonlyargs, *function.args.args]
     is_method = isinstance(owner, ast.ClassDef) and not _is_static(function)
-    if is_method and arguments and arguments[0].arg == name:
+    if is_method and first_parameter(function) == name:
         assert isinstance(owner, ast.ClassDef)
         return frozenset([Instance(Class(owner, module))])
     if kind != "plain":
         return frozenset([Unknown(f"{kind}{name}")])
     sites = resolver.call_sites(function)
-    is_first = not is_method and bool(arguments) and arguments[0].arg == name
+    is_first = not is_method and first_parameter(function) == name
     values = set[Value](resolver.decorated(function) if is_first else ())
     for site in sites:
         argument = argument_for(function, name, site.call, site.bound)

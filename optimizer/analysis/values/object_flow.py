@@ -17,6 +17,7 @@ from ..facts import Fact
 from ..program.classes import first_party_bases
 from ..program.module_names import reads_elsewhere
 from ..program.name_uses import NameUses
+from ..program.parameters import parameter_named
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Binding, Iterated, Parameter
 from ..program.syntax import FunctionNode, Module
@@ -238,7 +239,7 @@ class ObjectFlow:
             if isinstance(function, ast.Lambda):
                 break
             name = parameter_of(function, node, call, callee.bound)
-            parameter = _parameter(function, name)
+            parameter = parameter_named(function, name)
             if parameter is None or _looks_at_all_names(function):
                 break
             targets.append((parameter, function, callee.module))
@@ -343,12 +344,6 @@ def _family(resolver: Resolver, cls: Class) -> set[ast.ClassDef]:
                 if any(base.node is cls.node for base in bases):
                     found.add(node)
     return found
-
-
-def _parameter(function: FunctionNode, name: str | None) -> ast.arg | None:
-    arguments = function.args
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    return next((arg for arg in named if arg.arg == name), None)
 
 
 def _looks_at_all_names(function: FunctionNode) -> bool:
