@@ -13,7 +13,6 @@ from .attention.causal_hints import CausalHint, find_causal_hints
 from .autograd.frozen_networks import FrozenForward, KeptGradients, find_frozen
 from .autograd.graph_leaks import GraphLeak, find_graph_leaks
 from .calls.reach import functions_run
-from .calls.started_code import StartedCode
 from .devices.cache_release import CacheRelease, find_cache_releases
 from .devices.computed_moves import ComputedMove, find_computed_moves
 from .devices.construction import Construction, find_constructions
@@ -360,15 +359,11 @@ class TrainingScript:
                 continue
             for statement in (*module.main_only, *module.tree.body):
                 if statement.lineno <= line <= (statement.end_lineno or line) and (
-                    self._started.leaves_out(statement, module)
+                    self.resolver.started.leaves_out(statement, module)
                     or (statement in module.main_only and not getattr(statement, "orelse", []))
                 ):
                     return True
         return False
-
-    @cached_property
-    def _started(self) -> StartedCode:
-        return StartedCode(self.resolver)
 
     def values(self, expression: ast.expr, module: Module) -> Values:
         """What ``expression`` may evaluate to."""

@@ -43,7 +43,9 @@ class Leftovers:
         self._homes: dict[Definition, Module] = {}
         for module in project.modules:
             self._sort(module)
-        self._see(module for module in project.modules if module.name in plain.given_modules)
+        self.given = frozenset(m for m in project.modules if m.name in plain.given_modules)
+        """The files that may be kept under another name, and looked into by a text: ``getattr(models, args.arch)``."""
+        self._see(self.given)
         self._follow_all()
         own = [name for name, found in self._waiting.items() if any(map(self._is_own, found))]
         if own and (
@@ -92,7 +94,8 @@ class Leftovers:
 
     def _see(self, modules: Iterable[Module]) -> None:
         """Take it that whatever is in ``modules`` may run, and what they have imported by its name."""
-        seen = {*modules}
+        modules = [*modules]
+        seen = {*modules} | star_imported(self._project, modules)
         for name in [d.name for d, home in self._homes.items() if home in seen]:
             self._name(name)
         for name in imported_names(seen):
@@ -172,13 +175,24 @@ def _sees_the_file(node: ast.AST) -> bool:
 def seen_from(project: Project, module: Module) -> Set[Module]:
     """``module`` and the files that its own names are, which a text can spell: ``eval("models.Net")``."""
     found = {module}
-    root = module.scopes.by_node[module.tree]
-    for source in _imported(root):
+    for source in _imported(module.scopes.by_node[module.tree]):
         of_package = project.find_submodule(module, source)
         imported = of_package or (None if source.attribute else project.find(module, source))
         found |= {imported} if imported is not None else set()
-    starred = (project.find(module, star) for star in root.star_imports)
-    return found | {each for each in starred if each is not None}
+    return found | star_imported(project, found)
+
+
+def star_imported(project: Project, modules: Iterable[Module]) -> Set[Module]:
+    """The files whose names ``modules`` take over, in any number of steps: ``from .vgg import *``."""
+    found: set[Module] = set()
+    pending = [*modules]
+    while pending:
+        module = pending.pop()
+        stars = module.scopes.by_node[module.tree].star_imports
+        new = {each for star in stars if (each := project.find(module, star)) is not None} - found
+        found |= new
+        pending += new
+    return found
 
 
 def imported_names(modules: Iterable[Module]) -> Iterator[str]:

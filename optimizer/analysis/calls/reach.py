@@ -184,8 +184,8 @@ def _mentioned(resolver: Resolver, node: ast.AST, module: Module) -> Iterator[Ca
 def never_runs(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` stands where the script does not get in an imported file.
 
-    That is below the file's own main guard, or in a function or class that is named nowhere else in the script: a leftover.
+    That is below the file's own main guard, or in a function or class that no code refers to that does run.
     """
     if module is resolver.project.entry:
         return False
-    return resolver.leftovers.hold(node, module)
+    return resolver.leftovers.hold(node, module) or resolver.started.leaves_out_code(node, module)

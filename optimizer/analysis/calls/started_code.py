@@ -8,19 +8,28 @@ a training of its own. What no code that runs refers to is another script's to c
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..program.scopes import Defined, Imported
 from ..program.syntax import Module, first_name
-from ..program.trees import walk
-from ..values.resolver import Resolver
+from ..program.trees import is_true, walk
 from ..values.values import Class, External, FirstPartyModule
-from .leftovers import Definition, evaluates_text, finds_anything, imported_names, seen_from
+from .leftovers import (
+    Definition,
+    evaluates_text,
+    finds_anything,
+    imported_names,
+    seen_from,
+    star_imported,
+)
 
-_LOOK_INTO = frozenset({"getattr", "vars", "dir"})
+if TYPE_CHECKING:
+    from ..values.resolver import Resolver
+
 _TOLD_OF_SUBCLASSES = "__init_subclass__"
+_UNPICKLE = frozenset({"torch.load", "pickle.load", "dill.load", "cloudpickle.load", "joblib.load"})
+"""Functions that may make objects of classes that only the file they read names."""
 
 
 class _Reference(NamedTuple):
@@ -30,49 +39,90 @@ class _Reference(NamedTuple):
     name: str
 
 
+class _Waiting:
+    """The definitions at the top of imported files that nothing has come to yet."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[tuple[Definition, Module]]] = {}
+
+    def add(self, definition: Definition, module: Module) -> None:
+        self._by_name.setdefault(definition.name, []).append((definition, module))
+
+    def take(self, references: Iterable[_Reference]) -> list[tuple[Definition, Module]]:
+        """Those that one of ``references`` may mean; they wait no longer."""
+        taken: list[tuple[Definition, Module]] = []
+        for reference in references:
+            found = self._by_name.pop(reference.name, [])
+            meant = [each for each in found if reference.module in (None, each[1])]
+            taken += meant
+            if len(meant) < len(found):
+                self._by_name[reference.name] = [each for each in found if each not in meant]
+        return taken
+
+    def take_all_of(self, modules: Set[Module]) -> list[tuple[Definition, Module]]:
+        """Those of ``modules``, and what these have imported by its name; they wait no longer."""
+        if not modules:
+            return []
+        names = [n for n, found in self._by_name.items() if any(m in modules for _, m in found)]
+        own = [_Reference(module, name) for name in names for module in modules]
+        return self.take([*own, *(_Reference(None, name) for name in imported_names(modules))])
+
+
 class StartedCode:
     """Answers for one project."""
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._reached: set[ast.AST] | None = None
+        self._reached: Set[ast.AST] | None = None
 
     def leaves_out(self, definition: ast.AST, module: Module) -> bool:
         """Whether no start of the script comes to ``definition``, at the top of the imported file ``module``."""
         if module is self._resolver.project.entry or not isinstance(definition, Definition):
             return False
         if self._reached is None:
-            self._reached = set(self._reach())
+            self._reached = frozenset(self._reach())
         return definition not in self._reached
+
+    def leaves_out_code(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` is code of a function or class of which :meth:`leaves_out` says that nothing comes to it."""
+        if module is self._resolver.project.entry or module.function(node) is None:
+            return False
+        around = (each for each in module.ancestors(node) if module.parents[each] is module.tree)
+        definition = next(around, None)
+        return definition is not None and self.leaves_out(definition, module)
 
     def _reach(self) -> Iterator[ast.AST]:
         """The definitions at the top of imported files that may run."""
         entry, modules = self._resolver.project.entry, self._resolver.project.modules
-        waiting: dict[str, list[tuple[Definition, Module]]] = {}
+        waiting = _Waiting()
         pending: list[tuple[ast.AST, Module]] = [(entry.tree, entry)]
         for module in modules:
             for statement in module.tree.body if module is not entry else ():
                 if isinstance(statement, Definition) and self._needs_its_name(statement, module):
-                    waiting.setdefault(statement.name, []).append((statement, module))
+                    waiting.add(statement, module)
                 else:
                     pending.append((statement, module))
+        for given in self._resolver.leftovers.given:
+            pending += waiting.take_all_of(seen_from(self._resolver.project, given))
+        if self._unpickles():
+            pending += waiting.take(_Reference(None, name) for name in imported_names(modules))
+            pending += waiting.take_all_of(star_imported(self._resolver.project, modules))
         while pending:
             code, module = pending.pop()
             yield code
             for node in walk(code):
-                if module.leaves_out(node):
-                    continue
-                searched = self._searched(node, module)
-                imports = (_Reference(None, name) for name in imported_names(searched))
-                for reference in chain(self._references(node, module), imports):
-                    for definition in [*waiting.get(reference.name, ())]:
-                        if reference.module in (None, definition[1]):
-                            pending.append(definition)
-                            waiting[reference.name].remove(definition)
-                for definition in [*chain.from_iterable(waiting.values())] if searched else ():
-                    if definition[1] in searched:
-                        pending.append(definition)
-                        waiting[definition[0].name].remove(definition)
+                if not module.leaves_out(node):
+                    pending += waiting.take(self._references(node, module))
+                    pending += waiting.take_all_of(self._searched(node, module))
+
+    def _unpickles(self) -> bool:
+        """Whether a file may be read that names the classes of the objects in it."""
+        return any(
+            not self._resolver.names(call.func, module).isdisjoint(_UNPICKLE)
+            and not any(k.arg == "weights_only" and is_true(k.value) for k in call.keywords)
+            for module in self._resolver.project.modules
+            for call in module.calls_named("load")
+        )
 
     def _needs_its_name(self, definition: Definition, module: Module) -> bool:
         """Whether nothing else knows ``definition`` once it is made: no decorator, metaclass or base class."""
@@ -114,31 +164,16 @@ class StartedCode:
             case ast.Attribute(value=owner, attr=name, ctx=ast.Load()):
                 if self._may_be_module(owner, module):
                     yield _Reference(None, name)
-            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str() as text), *_]):
-                yield _Reference(None, text)
             case ast.Constant(str() as text) if "." in text or ":" in text:
                 yield from (_Reference(None, n) for n in text.replace(":", ".").split("."))
             case _:
                 pass
 
     def _searched(self, node: ast.AST, module: Module) -> Set[Module]:
-        """The files of which ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
-        owner: ast.expr | None = None
-        match node:
-            case _ if evaluates_text(node):
-                return seen_from(self._resolver.project, module)
-            case _ if finds_anything(node):
-                return {*self._resolver.project.modules}
-            case ast.Attribute(owner, "__dict__"):
-                pass
-            case ast.Call(func=ast.Name(id=name), args=[owner, *more]) if name in _LOOK_INTO:
-                if more and isinstance(more[0], ast.Constant):
-                    return set()
-            case _:
-                return set()
-        values = self._resolver.values(owner, module)
-        homes = [v.module for v in values if isinstance(v, FirstPartyModule)]
-        return {seen for home in homes for seen in seen_from(self._resolver.project, home)}
+        """The files of which ``node`` may get at a definition without its name: ``eval(args.arch)``."""
+        if evaluates_text(node):
+            return seen_from(self._resolver.project, module)
+        return {*self._resolver.project.modules} if finds_anything(node) else frozenset()
 
     def _may_be_module(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may be a file of the project, or something that is in a package."""

@@ -14,6 +14,7 @@ from ..editing.replacing import replacement
 from ..facts import CallFact, Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
+from ..program.trees import is_true
 from ..script import TrainingScript
 from ..values.resolver import Resolver
 from ..values.values import External, Function, Literal, Made, Value
@@ -113,7 +114,7 @@ class _Plan:
         if any(k.arg not in {"fn", "args", "nprocs", "join"} for k in call.keywords):
             self._refuse(call, "the processes are started in a way of their own")
         join = call_argument(call, "join", 3)
-        if join is not None and not (isinstance(join, ast.Constant) and join.value is True):
+        if join is not None and not is_true(join):
             self._refuse(call, "the script goes on while its processes run")
         started = call_argument(call, "fn", 0)
         functions = [] if started is None else [*self._resolver.values(started, module)]

@@ -9,6 +9,7 @@ from ..facts import Argument, DataLoader, Loop, LoopKind
 from ..program.classes import class_attribute
 from ..program.statements import only_one_runs
 from ..program.syntax import first_name
+from ..program.trees import is_true
 from ..values.resolver import Resolver
 from ..values.values import External, Literal, Made, Option, Value, whole_number
 from .datasets import Dataset, DatasetKind, find_datasets, is_iterable
@@ -111,7 +112,7 @@ def _shortest(resolver: Resolver, dataset: Argument) -> int:
             else ""
         )
         train = call_argument(value.call, "train", _TRAIN) if isinstance(value, Made) else None
-        is_train = train is None or (isinstance(train, ast.Constant) and train.value is True)
+        is_train = train is None or is_true(train)
         shortest.append(_LENGTHS.get(name, 0) if is_train else 0)
     return min(shortest, default=0)
 

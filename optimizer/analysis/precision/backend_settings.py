@@ -15,6 +15,7 @@ from enum import Enum
 from ..calls.reach import never_runs
 from ..facts import Fact
 from ..program.syntax import Module
+from ..program.trees import is_true
 from ..values.resolver import Resolver
 from ..values.unpacking import assigned_parts
 
@@ -77,8 +78,7 @@ def _switches_on(setting: BackendSetting) -> bool:
     """Whether ``setting`` is ``benchmark = True``."""
     node = setting.node
     value = node.value if isinstance(node, ast.Assign) else None
-    is_true = isinstance(value, ast.Constant) and value.value is True
-    return setting.name == "benchmark" and is_true
+    return setting.name == "benchmark" and is_true(value)
 
 
 def _is_switched_back(setting: BackendSetting, switched: list[BackendSetting]) -> bool:

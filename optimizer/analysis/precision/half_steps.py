@@ -23,6 +23,7 @@ from ..networks.models import models_in, steps_lbfgs
 from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..optimizers.late_backwards import late_backwards
 from ..program.syntax import Module
+from ..program.trees import is_true
 from ..training.loops import forward_calls
 from ..training.loss_regions import Region, runs_forward, suspends_gradients
 from ..training.steps import EvaluationCode, StepCode
@@ -320,7 +321,7 @@ def _sparse_gradients(resolver: Resolver) -> Iterator[Obstacle]:
     for module in resolver.project.modules:
         for call in module.calls:
             sparse = call_argument(call, "sparse")
-            if isinstance(sparse, ast.Constant) and sparse.value is True:
+            if is_true(sparse):
                 names = resolver.names(call.func, module)
                 if names & {"torch.nn.Embedding", "torch.nn.EmbeddingBag"}:
                     why = "sparse gradients of an embedding do not go through a GradScaler reliably"

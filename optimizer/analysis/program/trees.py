@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from ...syntax_tree import child_nodes, walk
 
-__all__ = ["child_nodes", "is_name", "is_none", "is_text", "position", "walk"]
+__all__ = ["child_nodes", "is_name", "is_none", "is_text", "is_true", "position", "walk"]
 
 
 def position(node: ast.AST) -> tuple[int, int]:
@@ -18,6 +18,11 @@ def position(node: ast.AST) -> tuple[int, int]:
 def is_none(node: ast.AST) -> TypeGuard[ast.Constant]:
     """Whether ``node`` is the literal ``None``."""
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_true(node: ast.AST | None) -> bool:
+    """Whether ``node`` is the literal ``True``."""
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def is_name(node: ast.AST, name: str) -> TypeGuard[ast.Name]:

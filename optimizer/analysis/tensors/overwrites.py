@@ -14,7 +14,7 @@ from ..networks.networks import Networks
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Parameter
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import is_true, walk
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .fresh_results import FreshResults
@@ -52,7 +52,7 @@ def says_inplace(node: ast.AST) -> bool:
         if keyword.arg == "inplace":
             return not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    says = any(isinstance(a, ast.Constant) and a.value is True for a in node.args)
+    says = any(is_true(a) for a in node.args)
     return says and any(part in name.lower() for part in ("lu", "dropout", "tanh"))
 
 

@@ -10,7 +10,7 @@ from ..calls.reach import lexical_nodes
 from ..facts import Fact, Loop, LoopKind, excerpt
 from ..program.name_uses import NameUses
 from ..program.syntax import LoopNode, Module
-from ..program.trees import walk
+from ..program.trees import is_true, walk
 from ..values.resolver import Resolver
 from .loops import is_forward
 
@@ -93,7 +93,7 @@ def find_debugging_aids(resolver: Resolver) -> tuple[DebuggingAid, ...]:
 def _switched_off(call: ast.Call) -> bool:
     """Whether it is, or may be, called to switch the aid off: its first argument is anything but ``True``."""
     values = [*call.args[:1], *(k.value for k in call.keywords if k.arg in {"mode", "enabled"})]
-    return any(not (isinstance(v, ast.Constant) and v.value is True) for v in values)
+    return any(not is_true(v) for v in values)
 
 
 def _profiles(

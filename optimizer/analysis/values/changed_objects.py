@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..calls.signatures import call_argument, first_parameter
 from ..program.classes import kept_as
 from ..program.syntax import Module
+from ..program.trees import is_true
 from ..tensors.overwrites import says_inplace
 from .resolver import Resolver
 
@@ -72,7 +73,7 @@ def changed_by_call(resolver: Resolver, call: ast.Call, module: Module) -> Itera
             yield from call.args[:1]
         return
     if isinstance(function, ast.Attribute) and not _is_stored(resolver, function, module):
-        if changes_receiver(function.attr) or _is_true(call_argument(call, "inplace")):
+        if changes_receiver(function.attr) or is_true(call_argument(call, "inplace")):
             yield function.value
         elif function.attr == "shuffle":  # of a generator that is handed around
             yield from call.args[:1]
@@ -112,7 +113,3 @@ def _ends_in_place(name: str) -> bool:
 def _writes_to_tensor(function: str) -> bool:
     """Whether a library function of that name writes to its tensor: ``torch.relu_``, ``torch.nn.init.normal_``."""
     return function.startswith("torch.") and _ends_in_place(function)
-
-
-def _is_true(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is True

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from ..calls.call_index import Call, CallIndex
 from ..calls.leftovers import Leftovers
+from ..calls.started_code import StartedCode
 from ..distributed.spawned import process_starts
 from ..program.classes import (
     class_attribute,
@@ -201,6 +202,11 @@ class Resolver:
     def leftovers(self) -> Leftovers:
         """The functions and classes that nothing names."""
         return self._calls.leftovers
+
+    @cached_property
+    def started(self) -> StartedCode:
+        """Which functions and classes of imported files a start of the script may come to."""
+        return StartedCode(self)
 
     def classes(self, expression: ast.expr, module: Module) -> Iterator[Class]:
         """The first-party classes that ``expression`` may be an object of."""

@@ -127,3 +127,13 @@ def test_imported_files(script: Script, entry: str, tools: str, known: bool) -> 
     if "package" in entry:
         files |= {"package/__init__.py": "from . import tools", "package/tools.py": tools}
     assert given(script(files)) == ({1} if known else {1, None})
+
+
+def test_a_package_may_hand_out_what_it_takes_over_from_its_files(script: Script) -> None:
+    files = {
+        "main.py": "import package\nfrom used import used\nused(1)\ngetattr(package, name)(y)\n",
+        "used.py": USED,
+        "package/__init__.py": "from .tools import *",
+        "package/tools.py": TOOLS,
+    }
+    assert given(script(files)) == {1, None}

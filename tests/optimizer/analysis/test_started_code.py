@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 import pytest
 
+from torchopt_cli.optimizer.analysis.calls.reach import never_runs
 from torchopt_cli.optimizer.analysis.calls.started_code import StartedCode
 from torchopt_cli.optimizer.analysis.script import TrainingScript
 
@@ -57,9 +59,10 @@ def left_out(script: Script, train: str, engine: str = ENGINE) -> list[str]:
         ("import engine\ndef train():\n    pass\ntrain()", "train step validate main Net Wide"),
         ("import engine\nmodel.train()", "train step validate main Net Wide"),
         ("import engine\nprint('train')", "train step validate main Net Wide"),
-        ("import engine\ngetattr(engine, 'train')([])", "validate main Net Wide"),
+        ("import engine\ngetattr(engine, 'train')([])", ""),
         ("import engine\npath = 'engine.train'", "validate main Net Wide"),
         ("import engine\ngetattr(engine, name)()", ""),
+        ("import engine\nmade = make(engine)\ngetattr(made, name)()", ""),
         ("import engine\nengine.__dict__[name]()", ""),
         ("import engine\neval(name)()", ""),
         ("from engine import train\neval(name)()", "validate main Net Wide"),
@@ -85,6 +88,67 @@ def test_what_is_left_out(script: Script, train: str, left: str) -> None:
 )
 def test_what_others_know(script: Script, engine: str) -> None:
     assert left_out(script, "import engine", engine) == []
+
+
+@pytest.mark.parametrize(
+    ("train", "left"),
+    [
+        ("import nets\nnets.Deep()", "Deeper"),
+        ("import nets\nnets.__dict__[name]()", ""),
+        ("import nets\nmake(nets)", ""),
+    ],
+)
+def test_what_a_package_takes_over_from_its_files(script: Script, train: str, left: str) -> None:
+    nets = "import torch\nclass Deep(torch.nn.Module):\n    pass\nclass Deeper(Deep):\n    pass\n"
+    files = {"train.py": train, "nets/__init__.py": "from .deep import *", "nets/deep.py": nets}
+    understood = script(files)
+    started = understood.resolver.started
+    (module,) = (m for m in understood.modules if m.path.name == "deep.py")
+    found = [s for s in module.tree.body if started.leaves_out(s, module)]
+    assert [getattr(s, "name", "") for s in found] == left.split()
+
+
+@pytest.mark.parametrize(
+    ("train", "left"),
+    [
+        ("import torch\nfrom engine import Wide\ntorch.load(path)", "train step validate main"),
+        (
+            "import torch\nfrom engine import Wide\ntorch.load(path, weights_only=True)",
+            "train step validate main Net Wide",
+        ),
+        ("import torch\nfrom engine import *\ntorch.load(path)", ""),
+        (
+            "import json\nfrom engine import Wide\njson.load(file)",
+            "train step validate main Net Wide",
+        ),
+    ],
+)
+def test_a_file_may_name_the_classes_of_what_is_loaded(
+    script: Script, train: str, left: str
+) -> None:
+    assert left_out(script, train) == left.split()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "runs"),
+    [
+        ("return step(loader)", "return HERE", False),
+        (
+            "class Wide(Net):\n    pass",
+            "class Wide(Net):\n    def forward(self):\n        HERE",
+            False,
+        ),
+        ("    train([])", "    HERE", False),
+        ("        step(x)", "        HERE", True),
+        ("__all__", "HERE\n__all__", True),
+    ],
+)
+def test_code_of_what_is_left_out(script: Script, old: str, new: str, runs: bool) -> None:
+    engine = ENGINE.replace(old, new, 1)
+    understood = script({"train.py": "from engine import train\ntrain([])", "engine.py": engine})
+    (module,) = (m for m in understood.modules if m.path.name == "engine.py")
+    (here,) = (n for n in module.nodes if isinstance(n, ast.Name) and n.id == "HERE")
+    assert never_runs(understood.resolver, here, module) is not runs
 
 
 def test_all_of_the_scripts_own_file_is_its_own(script: Script) -> None:
