@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Set
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..program.scopes import Defined, Imported
@@ -73,47 +74,62 @@ class StartedCode:
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._reached: Set[ast.AST] | None = None
+        self._waiting = _Waiting()
+        self._pending: list[tuple[ast.AST, Module]] = []
 
     def leaves_out(self, definition: ast.AST, module: Module) -> bool:
-        """Whether no start of the script comes to ``definition``, at the top of the imported file ``module``."""
+        """Whether no start of the script is seen to come to ``definition``, at the top of the imported file ``module``."""
         if module is self._resolver.project.entry or not isinstance(definition, Definition):
             return False
-        if self._reached is None:
-            self._reached = frozenset(self._reach())
         return definition not in self._reached
 
     def leaves_out_code(self, node: ast.AST, module: Module) -> bool:
-        """Whether ``node`` is code of a function or class of which :meth:`leaves_out` says that nothing comes to it."""
+        """Whether ``node`` is code of such a definition, of which no file that is read can make objects either."""
         if module is self._resolver.project.entry or module.function(node) is None:
             return False
         around = (each for each in module.ancestors(node) if module.parents[each] is module.tree)
         definition = next(around, None)
-        return definition is not None and self.leaves_out(definition, module)
+        return (
+            definition is not None
+            and self.leaves_out(definition, module)
+            and definition not in self._unpickled
+        )
 
-    def _reach(self) -> Iterator[ast.AST]:
-        """The definitions at the top of imported files that may run."""
-        entry, modules = self._resolver.project.entry, self._resolver.project.modules
-        waiting = _Waiting()
-        pending: list[tuple[ast.AST, Module]] = [(entry.tree, entry)]
-        for module in modules:
-            for statement in module.tree.body if module is not entry else ():
+    @cached_property
+    def _reached(self) -> Set[ast.AST]:
+        """The statements at the top of files that may run."""
+        project = self._resolver.project
+        self._pending.append((project.entry.tree, project.entry))
+        for module in project.modules:
+            for statement in module.tree.body if module is not project.entry else ():
                 if isinstance(statement, Definition) and self._needs_its_name(statement, module):
-                    waiting.add(statement, module)
+                    self._waiting.add(statement, module)
                 else:
-                    pending.append((statement, module))
+                    self._pending.append((statement, module))
         for given in self._resolver.leftovers.given:
-            pending += waiting.take_all_of(seen_from(self._resolver.project, given))
-        if self._unpickles():
-            pending += waiting.take(_Reference(None, name) for name in imported_names(modules))
-            pending += waiting.take_all_of(star_imported(self._resolver.project, modules))
-        while pending:
-            code, module = pending.pop()
+            self._pending += self._waiting.take_all_of(seen_from(project, given))
+        return frozenset(self._follow())
+
+    @cached_property
+    def _unpickled(self) -> Set[ast.AST]:
+        """The definitions that may run besides, where a file that is read names the classes of what is in it."""
+        project = self._resolver.project
+        if not self._unpickles():
+            return frozenset()
+        imported = (_Reference(None, name) for name in imported_names(project.modules))
+        self._pending += self._waiting.take(imported)
+        self._pending += self._waiting.take_all_of(star_imported(project, project.modules))
+        return frozenset(self._follow())
+
+    def _follow(self) -> Iterator[ast.AST]:
+        """The code that is pending, and what it leads to."""
+        while self._pending:
+            code, module = self._pending.pop()
             yield code
             for node in walk(code):
                 if not module.leaves_out(node):
-                    pending += waiting.take(self._references(node, module))
-                    pending += waiting.take_all_of(self._searched(node, module))
+                    self._pending += self._waiting.take(self._references(node, module))
+                    self._pending += self._waiting.take_all_of(self._searched(node, module))
 
     def _unpickles(self) -> bool:
         """Whether a file may be read that names the classes of the objects in it."""
