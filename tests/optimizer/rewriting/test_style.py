@@ -39,15 +39,15 @@ EXPLODED = "f(\n    a, b\n)\n"
         ("f(a, b)\n", False),
         (ALIGNED, True),
         (EXPLODED, False),
-        (EXPLODED + ALIGNED, False),
-        (EXPLODED + ALIGNED * 2, True),
+        (EXPLODED + ALIGNED, True),
+        (EXPLODED * 2 + ALIGNED, False),
         ("f(a, b,\n    c)\n", False),
         ("f(g(\n    a\n))\n", False),
         ("if x:\n\tf(a,\n\t  b)\n", False),
         ("x = f('é', k=1,\n      j=2)\n", True),
     ],
 )
-def test_arguments_are_aligned_where_most_calls_of_several_lines_have_them_so(
+def test_arguments_are_aligned_where_calls_of_several_lines_have_them_so(
     text: str, aligns: bool
 ) -> None:
     assert style_of(text).aligns is aligns
