@@ -963,6 +963,46 @@ def test_two_places_that_train(check_noop: Check) -> None:
     )
 
 
+TRAIN = """
+    def train(net, optimizer):
+        for x in loader:
+            optimizer.zero_grad()
+            loss = net(x.cuda()).sum()
+            loss.backward()
+            optimizer.step()
+        return net
+
+"""
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        "model = train(model, optimizer)\n",
+        "train(model, optimizer)\nmodel = load_best()\nmodel(x)\n",
+        "train(model, optimizer)\ntrain(model, optimizer)\nmodel = load_best()\n",
+    ],
+)
+def test_a_name_that_is_another_networks_behind_the_training(
+    check_transformed: Check, training: str
+) -> None:
+    before = script(TRAIN, SETUP, training)
+    check_transformed(before, before.replace(training, f"model.compile()\n{training}"))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        "train(model, optimizer)\nmodel = Net().cuda()\ntrain(model, optimizer)\n",
+        "model = train(model, optimizer)\nmodel = train(model, optimizer)\n",
+    ],
+)
+def test_a_name_that_may_be_another_networks_in_a_later_training(
+    check_noop: Check, training: str
+) -> None:
+    check_noop(script(TRAIN, SETUP, training), "no single place")
+
+
 def test_never_on_a_gpu(check_noop: Check) -> None:
     setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
     check_noop(script(setup, loop), "runs on the CPU")

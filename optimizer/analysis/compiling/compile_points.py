@@ -14,7 +14,7 @@ from ..editing.own_attributes import own_name
 from ..program.classes import family, kept_as
 from ..program.scopes import Assigned, Binding, Parameter, Path, Scope
 from ..program.syntax import FunctionNode, Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 from ..training.loops import backward_calls
 from ..values.resolver import CallSite, Resolver
 from ..values.unpacking import element_at
@@ -44,7 +44,10 @@ def compile_point(
     scopes = {(p.module, p.module.function(p.statement), p.code) for p in points}
     if len(scopes) != 1:
         return None
-    first = min(points, key=lambda point: point.statement.lineno)
+    points.sort(key=lambda point: position(point.statement))
+    first = points[0]
+    if _is_set_between(first, points[-1]):
+        return None
     return replace(first, statement=_above_try(first.module, first.statement))
 
 
@@ -61,13 +64,25 @@ def common_point(first: CompilePoint, second: CompilePoint) -> CompilePoint | No
     return replace(first, statement=around)
 
 
+def _is_set_between(first: CompilePoint, last: CompilePoint) -> bool:
+    """Whether a later training may be that of another network: a new one has the name."""
+    module = first.module
+    begin, end = position(first.statement), position(last.statement)
+    owner = module.function(first.statement) or module.tree
+    return any(begin <= position(node) < end for node in walk(owner) if _sets(node, first.code))
+
+
 def _is_set_in(statement: ast.stmt, code: str) -> bool:
     """Whether ``statement`` sets what ``code`` names."""
-    return any(
+    return any(_sets(node, code) for node in walk(statement))
+
+
+def _sets(node: ast.AST, code: str) -> bool:
+    """Whether ``node`` is what ``code`` names, being assigned to."""
+    return (
         isinstance(node, ast.Name | ast.Attribute)
         and isinstance(node.ctx, ast.Store)
         and ast.unparse(node) == code
-        for node in walk(statement)
     )
 
 
@@ -342,7 +357,7 @@ def _is_alias(binding: Binding) -> bool:
 def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt | None:
     """The outermost loop around ``at`` that sets none of ``bindings``; the statement itself when in no loop.
 
-    None when every loop sets one of them, or when one comes later.
+    None when every loop sets one of them, or when none comes before. What is set behind, ``net = train(net)``, is another matter.
     """
     function = module.function(at)
     if any(module.function(b) is not function for b in bindings):
@@ -358,5 +373,5 @@ def _above(module: Module, at: ast.AST, bindings: Sequence[ast.AST]) -> ast.stmt
         statement = loop
     if loops and statement not in loops:
         return None
-    latest = max((getattr(binding, "lineno", 0) for binding in bindings), default=0)
-    return statement if latest < statement.lineno else None
+    earlier = any(position(binding) < position(statement) for binding in bindings)
+    return statement if earlier or not bindings else None
