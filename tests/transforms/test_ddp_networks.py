@@ -140,3 +140,13 @@ def test_a_step_of_an_imported_script_that_is_not_run(
     }
     first, *_ = rewrite(called, ["ddp"], **GPUS).files
     assert not first.changes
+
+
+def test_a_network_that_is_loaded_behind_the_training(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    saved = "    torch.save(model.state_dict(), 'model.pt')\n"
+    loaded = f"{MADE}model.load_state_dict(torch.load('model.pt'))\nprint(model(data[0][0]))\n"
+    text = code(rewrite(FLAT + saved + loaded, ["ddp"], **GPUS))
+    assert "cross_entropy(ddp_model(x), y)" in text
+    assert f"{MADE}if WORLD_SIZE > 1:\n    dist.barrier()  # until it is saved\n" in text

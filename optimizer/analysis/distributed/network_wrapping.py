@@ -124,10 +124,10 @@ def _block(script: TrainingScript, flow: NetworkFlow) -> Block | Obstacle:
             return Obstacle(module, flow.node, why)
     inside = {r.node for r in reached_nodes(script.resolver, [block.trains], module)}
     for binding in _stores(flow):
-        below = binding.lineno >= block.trains.lineno and module.function(
-            binding
-        ) is module.function(block.trains)
-        if below or binding in inside:
+        is_below = block.trains.lineno <= binding.lineno <= (
+            block.trains.end_lineno or 0
+        ) and module.function(binding) is module.function(block.trains)
+        if is_below or binding in inside:
             why = "the network is made anew in the course of the training"
             return Obstacle(module, binding, why)
     return block
