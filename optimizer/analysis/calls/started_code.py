@@ -28,6 +28,7 @@ from .leftovers import (
 if TYPE_CHECKING:
     from ..values.resolver import Resolver
 
+_LOOK_INTO = frozenset({"getattr", "vars", "dir"})
 _TOLD_OF_SUBCLASSES = "__init_subclass__"
 _UNPICKLE = frozenset({"torch.load", "pickle.load", "dill.load", "cloudpickle.load", "joblib.load"})
 """Functions that may make objects of classes that only the file they read names."""
@@ -84,16 +85,12 @@ class StartedCode:
         return definition not in self._reached
 
     def leaves_out_code(self, node: ast.AST, module: Module) -> bool:
-        """Whether ``node`` is code of such a definition, of which no file that is read can make objects either."""
+        """Whether ``node`` is code of such a definition, and nothing that is not seen may come to it either."""
         if module is self._resolver.project.entry or module.function(node) is None:
             return False
         around = (each for each in module.ancestors(node) if module.parents[each] is module.tree)
         definition = next(around, None)
-        return (
-            definition is not None
-            and self.leaves_out(definition, module)
-            and definition not in self._unpickled
-        )
+        return isinstance(definition, Definition) and definition not in self._may_be_reached
 
     @cached_property
     def _reached(self) -> Set[ast.AST]:
@@ -106,20 +103,19 @@ class StartedCode:
                     self._waiting.add(statement, module)
                 else:
                     self._pending.append((statement, module))
-        for given in self._resolver.leftovers.given:
-            self._pending += self._waiting.take_all_of(seen_from(project, given))
         return frozenset(self._follow())
 
     @cached_property
-    def _unpickled(self) -> Set[ast.AST]:
-        """The definitions that may run besides, where a file that is read names the classes of what is in it."""
-        project = self._resolver.project
-        if not self._unpickles():
-            return frozenset()
-        imported = (_Reference(None, name) for name in imported_names(project.modules))
-        self._pending += self._waiting.take(imported)
-        self._pending += self._waiting.take_all_of(star_imported(project, project.modules))
-        return frozenset(self._follow())
+    def _may_be_reached(self) -> Set[ast.AST]:
+        """Those, and what may run without being seen to: of a file that may be kept under another name, or of one that is read."""
+        project, reached = self._resolver.project, self._reached
+        for given in self._resolver.leftovers.given:
+            self._pending += self._waiting.take_all_of(seen_from(project, given))
+        if self._unpickles():
+            imported = (_Reference(None, name) for name in imported_names(project.modules))
+            self._pending += self._waiting.take(imported)
+            self._pending += self._waiting.take_all_of(star_imported(project, project.modules))
+        return reached | frozenset(self._follow())
 
     def _follow(self) -> Iterator[ast.AST]:
         """The code that is pending, and what it leads to."""
@@ -180,16 +176,31 @@ class StartedCode:
             case ast.Attribute(value=owner, attr=name, ctx=ast.Load()):
                 if self._may_be_module(owner, module):
                     yield _Reference(None, name)
+            case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str() as text), *_]):
+                yield _Reference(None, text)
             case ast.Constant(str() as text) if "." in text or ":" in text:
                 yield from (_Reference(None, n) for n in text.replace(":", ".").split("."))
             case _:
                 pass
 
     def _searched(self, node: ast.AST, module: Module) -> Set[Module]:
-        """The files of which ``node`` may get at a definition without its name: ``eval(args.arch)``."""
-        if evaluates_text(node):
-            return seen_from(self._resolver.project, module)
-        return {*self._resolver.project.modules} if finds_anything(node) else frozenset()
+        """The files of which ``node`` may get at a definition without its name: ``getattr(models, args.arch)``."""
+        owner: ast.expr | None = None
+        match node:
+            case _ if evaluates_text(node):
+                return seen_from(self._resolver.project, module)
+            case _ if finds_anything(node):
+                return {*self._resolver.project.modules}
+            case ast.Attribute(owner, "__dict__"):
+                pass
+            case ast.Call(func=ast.Name(id=name), args=[owner, *more]) if name in _LOOK_INTO:
+                if more and isinstance(more[0], ast.Constant):
+                    return frozenset()
+            case _:
+                return frozenset()
+        values = self._resolver.values(owner, module)
+        homes = [v.module for v in values if isinstance(v, FirstPartyModule)]
+        return {seen for home in homes for seen in seen_from(self._resolver.project, home)}
 
     def _may_be_module(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` may be a file of the project, or something that is in a package."""
