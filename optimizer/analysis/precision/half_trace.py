@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..calls.signatures import argument_for
 from ..networks.models import is_module_class
+from ..networks.networks import Networks
 from ..program.classes import family, kept_as
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Binding, Iterated, Parameter
@@ -38,9 +39,17 @@ OWN_PACKAGES = frozenset({"torch", "torchvision", "torchaudio", "torchmetrics", 
 
 def runs_network(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` runs a network from outside, not as a part of another one."""
+    return not _in_network(resolver, call, module) and is_forward(resolver, call, module)
+
+
+def runs_part(resolver: Resolver, call: ast.Call, module: Module) -> bool:
+    """Whether ``call`` runs a layer of a network from outside, one out of a list, too: ``model.blocks[0](x)``."""
+    return not _in_network(resolver, call, module) and Networks(resolver).runs(call, module)
+
+
+def _in_network(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     cls = module.enclosing_class(call)
-    is_layer = cls is not None and is_module_class(resolver, Class(cls, module))
-    return not is_layer and is_forward(resolver, call, module)
+    return cls is not None and is_module_class(resolver, Class(cls, module))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +118,7 @@ class _Trace(ABC):
             return False
         if last == "type_as" and call.args:
             return self._half(call.args[0], module)
-        if runs_network(self._resolver, call, module):
+        if runs_network(self._resolver, call, module) or self._runs_part_outside(call, module):
             return False  # not under autocast
         given = [_typed_as(argument) for argument in call_arguments(call)]
         names = self._resolver.names(function, module)
@@ -121,6 +130,12 @@ class _Trace(ABC):
             return any(self._returns_half(f, (), call, module) for f in functions)
         receiver = [function.value] if isinstance(function, ast.Attribute) else []
         return self._any([*receiver, *given], module)
+
+    def _runs_part_outside(self, call: ast.Call, module: Module) -> bool:
+        covered = self._covered
+        return (
+            covered is not None and call not in covered and runs_part(self._resolver, call, module)
+        )
 
     def _runs_outside(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` is a part of the run outside of autocast whose values are followed."""

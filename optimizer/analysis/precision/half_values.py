@@ -22,7 +22,7 @@ from .float_only import float_only
 from .float_values import FloatTrace
 from .half_functions import is_host_copy, steep_operand
 from .half_products import may_multiply, may_run_outside, operands_of_one_type
-from .half_trace import OWN_PACKAGES, HalfTrace, runs_network
+from .half_trace import OWN_PACKAGES, HalfTrace, runs_network, runs_part
 
 _AT_EASE = OWN_PACKAGES | sys.stdlib_module_names | {"lightning", "pytorch_lightning"}
 """Packages that take a bfloat16 tensor: PyTorch's own, those on it, and Python's, which ask it for a number."""
@@ -62,7 +62,7 @@ def half_uses(
         HalfUse(module, call, value, floats.is_float(value, module), taker)
         for module in resolver.project.modules
         for call in module.calls
-        for value, taker in _handed_over(resolver, call, module, producers)
+        for value, taker in _handed_over(resolver, call, module, producers, covered)
         if trace.may_be_half(value, module)
     )
     meeting = (
@@ -164,7 +164,11 @@ def _met_by_float32(
 
 
 def _handed_over(
-    resolver: Resolver, call: ast.Call, module: Module, producers: frozenset[ast.Call]
+    resolver: Resolver,
+    call: ast.Call,
+    module: Module,
+    producers: frozenset[ast.Call],
+    covered: frozenset[ast.AST],
 ) -> Iterator[tuple[ast.expr, str]]:
     """The arguments of ``call`` that leave PyTorch, or autocast, and where to."""
     function = call.func
@@ -175,7 +179,10 @@ def _handed_over(
     if isinstance(function, ast.Attribute) and function.attr == _UNSCALES:
         yield from ((argument, f"`{ast.unparse(function)}`") for argument in given)
         return
-    if call not in producers and runs_network(resolver, call, module):
+    if call not in producers and (
+        runs_network(resolver, call, module)
+        or (call not in covered and runs_part(resolver, call, module))
+    ):
         yield from ((argument, "a network that runs in float32") for argument in given)
         return
     if not given or resolver.callees(call, module):

@@ -23,6 +23,7 @@ from torch import nn
 
 model, judge = nn.Linear(2, 2), nn.Linear(2, 2)
 """
+PARTS = "parts, kept = nn.ModuleList(), []\nfor _ in range(2):\n    parts.append(nn.Linear(2, 2))\n"
 
 
 @pytest.fixture
@@ -67,6 +68,8 @@ def uses(script: Script) -> Callable[[str], list[HalfUse]]:
         ("def f(z):\n    z.numpy()\nf(model(x))\nf(x)", False),
         ("def f():\n    return 1, model(x)\na, b = f()\nb.numpy()", True),
         ("[model(x) for x in data][0].numpy()", False),
+        (f"{PARTS}out = model(x)\nkept.append(parts[0](out))", True),
+        (f"{PARTS}out = model(x)\nfor part in parts:\n    kept.append(part(out))", True),
     ],
 )
 def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool) -> None:
@@ -97,6 +100,7 @@ def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool)
         "model(x).float() @ bank",
         "out = model(x)\nF.conv2d(out, torch.ones(3).type_as(out))",
         "torch.cat([model(x), bank])",
+        f"{PARTS}out = model(x)\nprint(parts[0].weight.shape)",
     ],
 )
 def test_stays(uses: Callable[[str], list[HalfUse]], body: str) -> None:
