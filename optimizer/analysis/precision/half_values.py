@@ -16,6 +16,7 @@ from ..calls.reach import reached_nodes
 from ..facts import Fact, excerpt
 from ..program.sharing import user_of_definition
 from ..program.syntax import FunctionNode, Module
+from ..training.loops import is_forward
 from ..values.resolver import Resolver
 from ..values.values import Attribute, External, Made, Unknown, Value
 from .float_only import float_only
@@ -185,8 +186,8 @@ def _handed_over(
     ):
         yield from ((argument, "a network that runs in float32") for argument in given)
         return
-    if not given or resolver.callees(call, module):
-        return
+    if not given or resolver.callees(call, module) or is_forward(resolver, call, module):
+        return  # a layer takes what comes, whatever else may stand in its place
     values = resolver.values(function, module)
     if External("torch.save") in values:
         yield given[0], "a file"

@@ -24,6 +24,18 @@ from torch import nn
 model, judge = nn.Linear(2, 2), nn.Linear(2, 2)
 """
 PARTS = "parts, kept = nn.ModuleList(), []\nfor _ in range(2):\n    parts.append(nn.Linear(2, 2))\n"
+NORMALIZED = """
+class Normalized(nn.Module):
+    def __init__(self, norm=None):
+        super().__init__()
+        self.norm = {}
+
+    def forward(self, x):
+        return self.norm(self.norm(model(x)))
+
+
+Normalized(**options)
+"""
 
 
 @pytest.fixture
@@ -101,6 +113,7 @@ def test_leaves(uses: Callable[[str], list[HalfUse]], body: str, is_float: bool)
         "out = model(x)\nF.conv2d(out, torch.ones(3).type_as(out))",
         "torch.cat([model(x), bank])",
         f"{PARTS}out = model(x)\nprint(parts[0].weight.shape)",
+        NORMALIZED.format("norm(2) if norm else nn.LayerNorm(2)"),
     ],
 )
 def test_stays(uses: Callable[[str], list[HalfUse]], body: str) -> None:
