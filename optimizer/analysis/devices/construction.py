@@ -254,7 +254,10 @@ class ConstructionFinder:
         if name in {"linspace", "logspace"} or (name == "arange" and self._rounds(factory, module)):
             said = "may count in" if name == "arange" else "makes"
             return f"`torch.{name}` {said} fractions, which the GPU rounds differently"
-        if name == "normal" and not all(_is_number(a) for a in factory.args[:2]):
+        if name == "normal" and not all(
+            _is_number(call_argument(factory, keyword, position))
+            for position, keyword in enumerate(("mean", "std"))
+        ):
             return "`torch.normal` of tensors takes no device"
         if name == "tensor" and not (
             factory.args and self._host.is_no_tensor(factory.args[0], module)
@@ -368,7 +371,7 @@ def _arguments(call: ast.Call, module: Module) -> str:
     return ", ".join(module.code(node) for node in (*call.args, *call.keywords))
 
 
-def _is_number(value: ast.expr) -> bool:
+def _is_number(value: ast.expr | None) -> bool:
     if isinstance(value, ast.UnaryOp):
         value = value.operand
     return isinstance(value, ast.Constant) and isinstance(value.value, int | float)
