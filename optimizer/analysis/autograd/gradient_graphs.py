@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 
 from ..calls.signatures import call_argument
-from ..editing.bound_names import is_imported
 from ..facts import CallFact
+from ..program.module_objects import is_module_object
 from ..program.syntax import Module, last_identifier
 from ..values.resolver import Resolver
 from ..values.values import Attribute, External, Literal, Made, Value
@@ -63,7 +63,7 @@ def _may_be_given(resolver: Resolver, call: ast.Call, module: Module, argument: 
     position = next((positions[name] for name in names if name in positions), None)
     match call.func:
         case ast.Attribute(value=tensor, attr="backward") if position is None:
-            if not is_imported(tensor, module, whole=True):
+            if not is_module_object(tensor, module):
                 position = positions["backward"]
         case _:
             pass

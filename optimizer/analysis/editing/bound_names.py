@@ -10,14 +10,11 @@ from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 
 
-def is_imported(node: ast.expr, module: Module, *, whole: bool = False) -> bool:
-    """Whether ``node`` is a variable that only imports bind: with ``whole``, those of modules, not of what is in them."""
+def is_imported(node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is a variable that only imports bind."""
     found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
     sources = [binding.source for binding in found[1]] if found is not None else []
-    return bool(sources) and all(
-        isinstance(source, Imported) and not (whole and source.attribute is not None)
-        for source in sources
-    )
+    return bool(sources) and all(isinstance(source, Imported) for source in sources)
 
 
 def is_bound(

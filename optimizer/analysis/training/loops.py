@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
-from ..editing.bound_names import is_imported
 from ..facts import CallFact, DataLoader, Loop, LoopKind
 from ..frameworks.framework_wrapping import wrapped_by_framework
 from ..loading.loaders import loaders_in
 from ..networks.models import is_module_value, is_optimizer_name, unwrap_copies
+from ..program.module_objects import is_module_object
 from ..program.scopes import Path
 from ..program.syntax import LoopNode, Module
 from ..program.trees import position
@@ -70,7 +70,7 @@ def backward_calls(nodes: Iterable[Reached]) -> tuple[CallFact, ...]:
         if isinstance(r.node, ast.Call)
         and isinstance(r.node.func, ast.Attribute)
         and r.node.func.attr in _BACKWARD_METHODS
-        and not is_imported(r.node.func.value, r.module, whole=True)  # `cuda_kernels.backward(..)`
+        and not is_module_object(r.node.func.value, r.module)  # `cuda_kernels.backward(..)`
     )
 
 

@@ -60,3 +60,24 @@ def test_only_optimizers_of_second_order_ask_for_one(
     script: Callable[..., TrainingScript], made: str, count: int
 ) -> None:
     assert len([*gradient_graphs(script(HEAD + made + CALL).resolver)]) == count
+
+
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    [
+        ("import chamfer", 0),
+        ("from torch.utils.cpp_extension import load\nchamfer = load(name='c', sources=[])", 0),
+        (
+            "from torch.utils import cpp_extension\nif find('chamfer'):\n    import chamfer\n"
+            "else:\n    chamfer = cpp_extension.load_inline(name='c', cpp_sources='')",
+            0,
+        ),
+        ("chamfer = find('chamfer')", 1),
+        ("from losses import chamfer", 1),
+    ],
+)
+def test_functions_of_extensions_are_no_backward_passes(
+    script: Callable[..., TrainingScript], bound: str, count: int
+) -> None:
+    call = "\nchamfer.backward(torch.ones(2), torch.ones(2), torch.ones(2))\n"
+    assert len([*gradient_graphs(script("import torch\n" + bound + call).resolver)]) == count
