@@ -166,6 +166,27 @@ def test_only_on_a_gpu_where_there_may_be_none(
     )
 
 
+def test_a_gpu_that_was_found_is_not_asked_for_again(check_transformed: Check) -> None:
+    train = """
+    def train(model, optimizer):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+            loss.backward()
+            optimizer.step()
+
+
+    """
+    start = """
+    if torch.cuda.is_available():
+        model = Net().cuda()
+        {}train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    """
+    check_transformed(
+        script(train, start.format("")), script(train, start.format("model.compile()\n        "))
+    )
+
+
 def test_for_the_cpu_when_asked(check_noop: Check, check_transformed: Check) -> None:
     setup, loop = SETUP.replace(".cuda()", ""), LOOP.replace(".cuda()", "")
     before = script(setup, loop)
@@ -870,6 +891,17 @@ def test_own_compile_method(check_noop: Check) -> None:
 
     """
     check_noop(script(net, SETUP.replace("Net()", "Own()"), LOOP), "of its own")
+
+
+def test_own_call(check_noop: Check) -> None:
+    net = """
+    class Own(Net):
+        def __call__(self, x):
+            return self.forward(x)
+
+    """
+    reason = "`Own` has a `__call__` of its own, which `compile` does not reach"
+    check_noop(script(net, SETUP.replace("Net()", "Own()"), LOOP), reason)
 
 
 CHOSEN = """

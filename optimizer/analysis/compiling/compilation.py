@@ -210,9 +210,14 @@ def _point(
     )
     if obstacle is not None:
         return obstacle
-    if network.cls is not None and class_attribute(resolver, network.cls, "compile"):
-        why = f"`{network.cls.node.name}` has a method `compile` of its own"
-        return CompileObstacle(network.module, network.node, why)
+    if network.cls is not None:
+        name = network.cls.node.name
+        if class_attribute(resolver, network.cls, "compile"):
+            why = f"`{name}` has a method `compile` of its own"
+            return CompileObstacle(network.module, network.node, why)
+        if class_attribute(resolver, network.cls, "__call__"):
+            why = f"`{name}` has a `__call__` of its own, which `compile` does not reach"
+            return CompileObstacle(network.module, network.node, why)
     if (network.library_name or "").startswith("torchvision.models.detection."):
         why = "detection networks branch on what they detect"
         return CompileObstacle(network.module, network.node, why)
