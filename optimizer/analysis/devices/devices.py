@@ -248,3 +248,19 @@ def mentions_cuda(module: Module) -> bool:
 def mentions_accelerator(module: Module) -> bool:
     """Whether the file speaks of CUDA, or of an accelerator of another kind."""
     return mentions_cuda(module) or _OTHER_ACCELERATORS.search(module.source.text) is not None
+
+
+def is_below_found_gpu(resolver: Resolver, at: ast.stmt, module: Module) -> bool:
+    """Whether ``at`` is only reached where ``if torch.cuda.is_available():`` around it has found a GPU."""
+    child: ast.AST = at
+    for around in module.ancestors(at):
+        match around:
+            case ast.If(ast.Call(function), body) if child in body:
+                if resolver.names(function, module) == frozenset({"torch.cuda.is_available"}):
+                    return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return False
+            case _:
+                pass
+        child = around
+    return False

@@ -24,7 +24,7 @@ from ..values.named_values import name_values
 from ..values.object_names import holder_of
 from ..values.resolver import Resolver, Values
 from ..values.values import Attribute, Display, External, Literal, Made, Option, Unknown, Value
-from .devices import is_device, is_device_text
+from .devices import is_below_found_gpu, is_device, is_device_text
 from .placement import default_device_call, move_target
 
 _ABOUT_CUDA = re.compile(r"cuda|gpu|device", re.IGNORECASE)
@@ -130,7 +130,7 @@ def uses_cuda(
     *,
     is_test: bool = False,
 ) -> str | None:
-    """An expression that is true at ``at`` when the networks are on a GPU; None when they always are.
+    """An expression that is true at ``at`` when the networks are on a GPU; None when they always are there.
 
     It gives True or False, unless it ``is_test``: then anything that an ``if`` understands will do. Where nothing more precise can be said it asks whether there is a GPU at all.
     """
@@ -150,7 +150,10 @@ def uses_cuda(
         if device is not None:
             values = resolver.values(where.device, where.module)
             code = cuda_test(device, _as_assigned(resolver, values), module)
-    return code or reference(module, "torch.cuda.is_available").code + "()"
+    asked = reference(module, "torch.cuda.is_available").code + "()"
+    if code in {None, asked} and is_below_found_gpu(resolver, at, module):
+        return None
+    return code or asked
 
 
 def _test_between_devices(resolver: Resolver, device: ast.expr, module: Module) -> ast.expr | None:
