@@ -42,6 +42,7 @@ from ..optimizer.rewriting.edits import FileEdit, ReplaceExpression, SetArgument
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
 _ALREADY = re.compile("channels_last")
+_FLOAT32 = "the step runs in float32, where the format seldom pays"
 
 
 class ChannelsLastFormat(Transform):
@@ -103,7 +104,9 @@ class ChannelsLastFormat(Transform):
             return
         reason = refusal or found
         assert not isinstance(reason, ChannelsLast)
-        yield self.skip(steps[0].path, steps[0].backwards[0].span, _said(reason, steps[0]))
+        told = next((s for s in steps if not under_autocast(script.resolver, s)), steps[0])
+        step = told if reason == _FLOAT32 else steps[0]
+        yield self.skip(step.path, step.backwards[0].span, _said(reason, step))
 
     def _laid_out(self, found: ChannelsLast, why_it_pays: str) -> Change:
         edits = [*_moved(found.move.module, found.move.node)]
@@ -162,7 +165,7 @@ def _refusal(script: TrainingScript, options: Options, steps: list[StepCode]) ->
     if frameworks:
         return f"{frameworks[0].framework} runs the step in its own way"
     if not on_cpu and not all(under_autocast(script.resolver, step) for step in steps):
-        return "the step runs in float32, where the format seldom pays"
+        return _FLOAT32
     return None
 
 

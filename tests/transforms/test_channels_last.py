@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from torchopt_cli.optimizer.options import Target
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
 
 Check = Callable[..., None]
 
@@ -697,3 +698,17 @@ for epoch in range(2):
         optimizer.step()
 """.replace("HEAD", head)
     )
+
+
+def test_of_two_steps_that_in_float32_is_named(rewrite: Callable[..., RewriteResult]) -> None:
+    plain = """
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x.to(device)), y.to(device)).backward()
+    optimizer.step()
+"""
+    text = script() + plain
+    (skip,) = [skip for file in rewrite(text, ["channels-last"]).files for skip in file.skips]
+    assert "float32" in skip.message
+    assert ".backward()" in text.splitlines()[skip.line - 1]
+    assert skip.line > text[: -len(plain)].count("\n")
