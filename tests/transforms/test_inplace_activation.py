@@ -436,6 +436,19 @@ def test_numbers_that_lightning_keeps_for_a_network_do_not_show_it(
 
 
 LEAKY = "nn.Conv2d(3, 3, 3), nn.LeakyReLU(0.2)"
+SHIFT = """
+def shift(rows):
+    rows += 1
+    return rows
+
+def again(rows):
+    return shift(rows)
+
+def run(net):
+    return net(torch.ones(1, 3, 9, 9))
+
+rows = torch.ones(1, 3, 9, 9)
+"""
 
 
 @pytest.mark.parametrize(
@@ -452,6 +465,12 @@ LEAKY = "nn.Conv2d(3, 3, 3), nn.LeakyReLU(0.2)"
         (LEAKY, "return F.relu(self.net(x), inplace=True)\n", ""),
         (LEAKY, "return self.net(x)\n", "\nout = Net()(torch.ones(1, 3, 9, 9))\nout += 1\n"),
         (LEAKY, "return self.net(x)\n", "\nnet = Net()\nnet(torch.ones(1, 3, 9, 9)).add_(1)\n"),
+        (LEAKY, "return self.net(x)\n", f"{SHIFT}out = Net()(rows)\nshift(out)\n"),
+        (LEAKY, "return self.net(x)\n", f"{SHIFT}shift(Net()(rows))\n"),
+        (LEAKY, "return self.net(x)\n", f"{SHIFT}out = run(Net())\nshift(again(out))\n"),
+        (LEAKY, "return self.net(x)\n", f"{SHIFT}out = run(Net())\nshift(out)\n"),
+        (LEAKY, "return self.net(x)\n", f"{SHIFT}shift(*find())\n"),
+        (LEAKY, "x = self.net(x)\nshift(x)\nreturn x\n", SHIFT),
     ],
 )
 def test_result_is_overwritten_later(
@@ -475,6 +494,19 @@ def test_other_things_are_overwritten(check_transformed: Check) -> None:
         total += net(torch.ones(1, 3, 9, 9)).mean().item()
     """
     text = network(layers, forward, extra=extra)
+    check_transformed(text, text.replace("LeakyReLU(0.2)", "LeakyReLU(0.2, inplace=True)"))
+
+
+def test_a_function_overwrites_what_a_dataset_gives_it(check_transformed: Check) -> None:
+    rows = """
+class Rows:
+    def __getitem__(self, item):
+        row = self.rows[item]
+        row = again(row)
+        return shift(row)
+"""
+    layers = f"self.net = nn.Sequential({LEAKY})\n"
+    text = network(layers, "return self.net(x)\n", extra=SHIFT + rows)
     check_transformed(text, text.replace("LeakyReLU(0.2)", "LeakyReLU(0.2, inplace=True)"))
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from ..calls.reach import reached_nodes
+from ..calls.signatures import argument_for, first_parameter
 from ..facts import Fact
 from ..networks.models import is_module_class
 from ..networks.networks import Networks
-from ..program.reaching import reaching_bindings
+from ..program.reaching import bindings_of, reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Parameter
 from ..program.syntax import Module
 from ..program.trees import is_true, walk
-from ..values.resolver import Resolver
+from ..values.resolver import CallSite, Resolver
 from ..values.values import Class
 from .fresh_results import FreshResults
 
@@ -61,6 +63,7 @@ class _Search:
         self._resolver = resolver
         self._fresh = fresh
         self._networks = Networks(resolver)
+        self._asked: list[ast.FunctionDef] = []
 
     def overwrites(self, node: ast.AST, module: Module) -> bool:
         match node:
@@ -129,8 +132,9 @@ class _Search:
         source = binding.source
         if isinstance(source, Parameter):
             function = source.function
-            return self._in_network(use, module) or bool(
-                isinstance(function, ast.FunctionDef) and self._resolver.call_sites(function)
+            return self._in_network(use, module) or (
+                isinstance(function, ast.FunctionDef)
+                and self._is_given_result(function, binding.name)
             )
         if isinstance(source, Iterated):
             return self._in_network(use, module) and not any(
@@ -145,6 +149,39 @@ class _Search:
             return False
         return self._in_network(use, module) or any(
             isinstance(n, ast.Call) and self._runs_network(n, module) for n in walk(source.value)
+        )
+
+    def _is_given_result(self, function: ast.FunctionDef, name: str) -> bool:
+        """Whether a call of ``function`` may hand over, for its parameter ``name``, what a layer returned."""
+        if function in self._asked:
+            return True  # it may hand on what it was given
+        self._asked.append(function)
+        found = any(
+            self._passes_result(function, name, site)
+            for site in self._resolver.call_sites(function)
+        )
+        self._asked.pop()
+        return found
+
+    def _passes_result(self, function: ast.FunctionDef, name: str, site: CallSite) -> bool:
+        passed = argument_for(function, name, site.call, site.bound)
+        if passed is None or (site.bound and name == first_parameter(function)):
+            return True
+        given, module = passed.given, site.module
+        if isinstance(given, ast.Name):
+            return (
+                self._in_network(given, module)
+                or self._may_be_result(given, module)
+                or any(self._comes_of_network(b, module) for b in bindings_of(module, given))
+            )
+        return not isinstance(given, ast.Constant | None)
+
+    def _comes_of_network(self, binding: Binding, module: Module) -> bool:
+        """Whether what ``binding`` assigns runs a network, in whichever functions."""
+        source = binding.source
+        return isinstance(source, Assigned) and any(
+            isinstance(reached.node, ast.Call) and self._runs_network(reached.node, reached.module)
+            for reached in reached_nodes(self._resolver, [source.value], module)
         )
 
     def _runs_network(self, call: ast.Call, module: Module) -> bool:
