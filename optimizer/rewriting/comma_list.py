@@ -83,7 +83,10 @@ class CommaList:
         return replace(self, items=items, gaps=gaps)
 
     def _divided(self, index: int, newline: str) -> tuple[str, str]:
-        """Two gaps for the one at ``index``: where a line ends that has other items, too, on the shorter of both lines."""
+        """Two gaps for the one at ``index``: where a line ends that has other items, too, on the shorter of both lines.
+
+        Between two lines of one item each it gets one of its own, whatever the other lines have.
+        """
         gap = self.gaps[index]
         if not _breaks(gap) or "#" in gap or all(map(_breaks, self.gaps)):
             return _divide(gap, newline)
@@ -93,6 +96,9 @@ class CommaList:
             lines += [""] * _breaks(start)
             lines[-1] += start + item
         ending = sum(map(_breaks, starts[: index + 1]))
+        around = [*map(_breaks, starts[index:]), True]  # before either item, and behind the second
+        if around[0] and around[2]:
+            return _divide(gap, newline)
         is_shorter = len(lines[ending]) <= len(lines[ending + 1])
         return (", ", gap) if is_shorter else (gap, ", ")
 

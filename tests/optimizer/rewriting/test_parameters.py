@@ -31,6 +31,14 @@ FindSpan = Callable[..., Span]
             "def f(\n    a,  # first\n    b,\n):\n    pass\n",
             "def f(\n    a,  # first\n    new,\n    b,\n):\n    pass\n",
         ),
+        (
+            "def f(x,\n      a, \n      b,\n      c, d):\n    pass\n",
+            "def f(x,\n      a, \n      new, \n      b,\n      c, d):\n    pass\n",
+        ),
+        (
+            "def f(x,\n      a,\n      b, c, d):\n    pass\n",
+            "def f(x,\n      a, new,\n      b, c, d):\n    pass\n",
+        ),
     ],
 )
 def test_parameter(rewritten: Rewritten, span: FindSpan, text: str, after: str) -> None:
