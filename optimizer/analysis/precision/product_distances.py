@@ -72,6 +72,15 @@ def _adds(node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub)
 
 
+def _picks_diagonal(subscript: ast.Subscript) -> bool:
+    """Whether ``products[:, rows, rows]`` picks the diagonal, or a part of it, by numbers of its own."""
+    match subscript.slice:
+        case ast.Tuple([*_, (ast.Name() | ast.Attribute()) as rows, columns]):
+            return ast.dump(rows) == ast.dump(columns)
+        case _:
+            return False
+
+
 class _Sums:
     """Follows the terms of one sum through the variables of its function."""
 
@@ -95,6 +104,8 @@ class _Sums:
                 return _Terms.SQUARES if last_identifier(norm) in _NORMS else _Terms.NEITHER
             case ast.AugAssign(target=target, value=value):
                 return self.terms(target) | self.terms(value)
+            case ast.Subscript(value=inner) if _picks_diagonal(node):
+                return _Terms.SQUARES if self._products.in_terms(inner) else self.terms(inner)
             case ast.UnaryOp(operand=inner) | ast.Subscript(value=inner):
                 return self.terms(inner)
             case ast.Attribute(value=inner, attr="T" | "mT"):

@@ -60,6 +60,18 @@ def test_in_one_expression(distances: Callable[[str], list[str]], code: str) -> 
         ),
         (
             """
+            diagonal = torch.arange(x.size(1))
+            xx = torch.bmm(x, x.transpose(2, 1))
+            yy = torch.bmm(y, y.transpose(2, 1))
+            products = torch.bmm(x, y.transpose(2, 1))
+            rows = xx[:, diagonal, diagonal].unsqueeze(1).expand_as(products.transpose(2, 1))
+            columns = yy[:, diagonal, diagonal].unsqueeze(1).expand_as(products)
+            return (rows.transpose(2, 1) + columns - 2 * products).min(1)[0].sum()
+            """,
+            ["rows.transpose(2, 1) + columns - 2 * products"],
+        ),
+        (
+            """
             distances = x.pow(2).sum(1, keepdim=True) + y.pow(2).sum(1)
             distances.addmm_(1, -2, x, y.t())
             return distances.clamp(min=1e-12).sqrt()
