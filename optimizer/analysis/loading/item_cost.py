@@ -46,6 +46,7 @@ _READING_METHODS = frozenset(
     {*_CHEAP_METHODS, *"read readline open index format split strip replace joinpath".split()}
 )
 _LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SIZES = (ast.Tuple, ast.List, ast.Constant)
 _SLOW_LOOKUPS = frozenset({"iloc", "loc", "iat", "at"})
 """Indexers of pandas, which make a new object for every row."""
 
@@ -110,8 +111,21 @@ def _is_cheap(cheap: _Cheap, resolver: Resolver, reached: Reached) -> bool:
     values = resolver.values(node.func, reached.module)
     never_called = all(isinstance(v, Literal) and v.value is None for v in values)
     names = resolver.names(node.func, reached.module)
+    if names & set(_DRAWS_INDEX) and not _draws_one(node):
+        return False
     return never_called or (
         len(names) == len(values) and all(_is_named(name, cheap) for name in names)
+    )
+
+
+def _draws_one(call: ast.Call) -> bool:
+    """Whether ``torch.randint(0, 9, (1,))`` draws one number, or as few as it says: a whole image of them takes its time."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "size")]
+    sizes = [size for size in given if isinstance(size, (ast.Tuple, ast.List))]
+    is_told = all(isinstance(k.value, _SIZES) for k in call.keywords if k.arg == "size")
+    return is_told and all(
+        len(size.elts) <= 1 and all(isinstance(length, ast.Constant) for length in size.elts)
+        for size in sizes
     )
 
 
