@@ -1718,3 +1718,30 @@ def test_settings_hold_no_results_of_a_network(rewrite: Callable[..., RewriteRes
 def test_settings_that_are_given_results(check_noop: Check) -> None:
     kept = "for x, y in test_loader:\n        args.features = model(x)\n        print(vars(args))"
     check_noop(script(SETTINGS.format(kept=kept)), "is printed with its grad_fn")
+
+
+def test_a_list_of_parameters_that_the_method_of_every_network_hides(check_noop: Check) -> None:
+    check_noop(
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 2)
+                self.parameters = nn.ParameterList([self.fc.weight])
+
+            def forward(self, x):
+                return self.fc(x)
+
+        net = Net()
+        optimizer = torch.optim.Adam(net.parameters())
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+        """,
+        silent=True,
+    )

@@ -25,13 +25,15 @@ _REGISTERS_HOOK = frozenset(
     }
 )
 
-MODULE_METHODS = frozenset(
+_OF_EVERY_MODULE = frozenset(
     "train eval to cuda cpu half float double bfloat16 type parameters named_parameters buffers named_buffers children "
     "named_children modules named_modules state_dict load_state_dict zero_grad requires_grad_ apply add_module "
-    "register_module register_buffer register_parameter get_submodule get_parameter share_memory compile "
-    "no_sync append extend insert items keys values".split()
+    "register_module register_buffer register_parameter get_submodule get_parameter share_memory compile".split()
 )
-"""Methods of ``torch.nn.Module`` and its containers that run no layer."""
+"""Methods of ``torch.nn.Module`` that run no layer. They hide a layer of that name, as ``self.parameters = nn.ParameterList()``
+makes one: layers are attributes that a class does not have."""
+MODULE_METHODS = _OF_EVERY_MODULE | set("no_sync append extend insert items keys values".split())
+"""Those, and what its containers and wrappers have."""
 _LOOKUPS = frozenset({"__getattr__", "get_submodule"})
 _OF_LIGHTNING = frozenset(
     "current_epoch global_step global_rank local_rank hparams hparams_initial logger loggers on_gpu".split()
@@ -83,7 +85,9 @@ class Networks:
     def is_call(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` runs a network or a layer: ``model(x)``, ``model.fc(x)``, ``library_model.generate(x)``."""
         func = call.func
-        if isinstance(func, ast.Attribute) and func.attr in MODULE_METHODS | _REGISTERS_HOOK:
+        if isinstance(func, ast.Attribute) and func.attr in _OF_EVERY_MODULE | _REGISTERS_HOOK:
+            return False
+        if isinstance(func, ast.Attribute) and func.attr in MODULE_METHODS:
             # A method, unless a layer has its name: the keys of an attention.
             values = self.unwrapped(func, module)
             return any(self.is_network_value(v) and not isinstance(v, Attribute) for v in values)
