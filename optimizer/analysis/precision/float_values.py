@@ -52,7 +52,7 @@ class FloatTrace:
     def is_float(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` is certainly a floating-point tensor made by a producer, or by another call of its network."""
         if isinstance(node, ast.Name):
-            return self._always(self.is_float, node, module)
+            return _is_backpropagated(node, module) or self._always(self.is_float, node, module)
         if isinstance(node, ast.Call) and (
             self._produces(node, module) or self._is_of_layer(node, module)
         ):
@@ -201,3 +201,22 @@ class FloatTrace:
         if isinstance(call.func, ast.Attribute) and call.func.attr in _FLOAT_METHODS:
             return call.func.value
         return None
+
+
+def _is_backpropagated(name: ast.Name, module: Module) -> bool:
+    """Whether ``loss.backward()`` follows with whatever the variable ``name`` may be here: a loss is a floating-point tensor."""
+    bindings = set(bindings_of(module, name))
+    if not all(
+        isinstance(binding.source, Assigned) and not isinstance(binding.source.value, ast.Constant)
+        for binding in bindings
+    ):
+        return False
+    return any(
+        isinstance(parent := module.parents[other], ast.Attribute)
+        and parent.attr == "backward"
+        and isinstance(call := module.parents[parent], ast.Call)
+        and call.func is parent
+        and set(bindings_of(module, other)) == bindings
+        for other in module.names_of(name.id)
+        if module.function(other) is module.function(name)
+    )
