@@ -141,7 +141,10 @@ def test_a_copy_of_the_trained_network(check_transformed: Check) -> None:
             dict(optimizer="torch.optim.SGD([*student.parameters(), *teacher.head.parameters()])"),
             None,
         ),
-        (dict(setup="teacher = copy.deepcopy(student)\nteacher.head = student.head"), "is set"),
+        (
+            dict(setup="teacher = copy.deepcopy(student)\nteacher.head = student.head"),
+            "becomes a part",
+        ),
         (
             dict(
                 after="student = teacher\n"
@@ -245,8 +248,12 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
             dict(setup="kept = []\nfor p in teacher.parameters():\n    kept.append(p)\nfind(kept)"),
             "its parameters are collected",
         ),
-        (dict(setup="teacher.body = student.body"), "a part of it is set"),
-        (dict(setup="teacher.head.weight = student.head.weight"), "a part of it is set"),
+        (dict(setup="teacher.body = student.body"), "`student.body`, which becomes a part of it"),
+        (
+            dict(setup="teacher.head.weight = student.head.weight"),
+            "`student.head.weight`, which becomes a part of it",
+        ),
+        (dict(setup="body = find(student)\nteacher.body = body"), "`body`, which becomes a part"),
         (
             dict(setup="teacher = nn.Sequential(student.body, nn.Tanh(), nn.Linear(4, 3))"),
             "made of another",
@@ -309,6 +316,18 @@ def test_a_network_may_name_and_return_its_own_parts(check_transformed: Check) -
         return text.replace("\nteacher,", f"{own}", 1)
 
     check_transformed(with_methods(script()), with_methods(script(under_no_grad(RUN))))
+
+
+def test_a_network_may_keep_what_it_is_made_by(check_transformed: Check) -> None:
+    def with_settings(text: str) -> str:
+        text = text.replace("width=4)", "width=4, layer=None)")
+        settings = (
+            "        layer = layer or nn.Linear\n        self.layer, self.width = layer, width\n"
+            "        self.kind = layer\n        self.rows = width\n        self.body = "
+        )
+        return text.replace("        self.body = ", settings, 1)
+
+    check_transformed(with_settings(script()), with_settings(script(under_no_grad(RUN))))
 
 
 @pytest.mark.torch

@@ -29,8 +29,9 @@ from ..program.classes import class_attribute
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..training.steps import StepCode
+from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
-from ..values.values import Class, External, Function, Made
+from ..values.values import Class, External, Function, Literal, Made, Option
 from .constant_values import ConstantValues
 from .grad_modes import GradModes
 
@@ -256,15 +257,28 @@ class _Search:
             if self._is(node.value, module, model):
                 if any(self._is_network(owner, module) for owner in owners):
                     return "it is made a part of another network"
-            elif not isinstance(node.value, ast.Call | ast.Constant) and any(
-                self._holder(owner, module, model) for owner in owners
+            elif (
+                not isinstance(node.value, ast.Call | ast.Constant)
+                and any(self._holder(owner, module, model) for owner in owners)
+                and not self._is_setting_of_layers(node.value, module)
             ):
-                return f"a part of it is set ({module.place(node)})"
+                return f"`{module.code(node.value)}`, which becomes a part of it, may be trained elsewhere ({module.place(node)})"
         part = shared_part(self._resolver, module, lambda node: self._is(node, module, model))
         if part is not None:
             where = module.place(part)
             return f"`{module.code(part)}`, a part of it, may be trained elsewhere ({where})"
         return None
+
+    def _is_setting_of_layers(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` has no weight: a width, an option, a class of layers (``self.norm_layer = norm_layer``)."""
+        if is_number(self._resolver, node, module):
+            return True
+        values = self._resolver.values(node, module)
+        return bool(values) and all(
+            isinstance(value, Literal | Option | Class)
+            or (isinstance(value, External) and value.name.startswith("torch."))
+            for value in values
+        )
 
     def _is_network(self, node: ast.expr, module: Module) -> bool:
         cls = module.enclosing_class(node)
