@@ -28,7 +28,7 @@ class VectorFigures:
 
     ``group`` says whose tensors (``optimizer 0``); ``round`` when. ``distance`` and ``allowed`` are relative to the original's length; ``norm_ratio`` is rewritten over original;
     ``cosine`` is between the two, ``neighbour_cosine`` the lowest between the original and its neighbours (None
-    without neighbours).
+    without neighbours). ``rounding`` is the part of ``allowed`` that is one layer's rounding, whatever the neighbours do.
     """
 
     what: str
@@ -39,11 +39,13 @@ class VectorFigures:
     norm_ratio: float
     distance: float
     allowed: float
+    rounding: float = 0.0
 
     @property
     def telling(self) -> bool:
-        """Whether a vector at half the original's length from it would have been noticed."""
-        return self.allowed < TELLING
+        """Whether a vector at half the original's length from it would have been noticed: also where neighbours are further off, but
+        this one as near as it would have to be without any."""
+        return self.allowed < TELLING or self.distance <= self.rounding < TELLING
 
 
 TELLING = 0.5

@@ -100,6 +100,7 @@ def _figures(
         norm_ratio=1.0 + whole.stretch,
         distance=whole.distance / length,
         allowed=limit / length,
+        rounding=precision.relative_error if whole.norm else 0.0,
     )
 
 

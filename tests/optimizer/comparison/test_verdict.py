@@ -79,16 +79,29 @@ def test_too_few_neighbours_are_inconclusive(run: Run, rounding: Rounding) -> No
     assert Kind.LITTLE_POWER in {f.kind for f in verdict.findings}
 
 
+def _noise(size: float) -> Rounding:
+    return lambda values: (values * (1 + size * np.sin(1e3 * values))).astype(np.float32)
+
+
 def test_a_comparison_without_power_is_inconclusive_unless_the_arithmetic_is_shown_to_be_the_same(
     run: Run,
 ) -> None:
-    original, other = run(), run(perturb=0.0)
+    original, other = run(), run(rounding=_noise(0.1))
     wild = [run(perturb=0.9, seed=seed) for seed in range(3)]
     verdict = judge_numeric(original, [], wild, other, Precision.BFLOAT16)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     proven = judge_numeric(original, [], wild, other, Precision.BFLOAT16, same_arithmetic=True)
     assert proven.outcome is Outcome.EQUIVALENT
     assert Kind.LITTLE_POWER in {f.kind for f in proven.findings}
+
+
+def test_what_is_as_near_as_without_neighbours_needs_none(run: Run) -> None:
+    wild = [run(perturb=0.9, seed=seed) for seed in range(3)]
+    near = run(rounding=_noise(4e-7))
+    verdict = judge_numeric(run(), [], wild, near, Precision.FLOAT32)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    wrong = judge_numeric(run(), [], wild, run(mistakes=["labels"]), Precision.FLOAT32)
+    assert wrong.outcome is not Outcome.EQUIVALENT
 
 
 def test_a_rewrite_of_which_a_scaler_skipped_every_step_shows_nothing(run: Run) -> None:
