@@ -30,10 +30,11 @@ class EvaluationDraws:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._steps = 0
+        self._after: tuple[int, ...] = ()
         self._seeded = False
         self._outside: States | None = None
         self._inside: States | None = None
+        self._fresh: States | None = None
 
     def install(self, patches: Patches, protection: Protection) -> None:
         """Hear of what seeds the generators; before others patch that."""
@@ -46,9 +47,15 @@ class EvaluationDraws:
 
         protection.importer.after_import("numpy.random", numpy)
 
-    def stepped(self, steps: int) -> None:
-        """The run has seeded the generators itself, after so many steps."""
-        self._steps, self._seeded, self._outside, self._inside = steps, False, None, None
+    @property
+    def drew(self) -> bool:
+        """Whether anything was drawn in evaluations since the last step."""
+        return self._inside != self._fresh
+
+    def stepped(self, *after: int) -> None:
+        """The run has seeded the generators itself, by these numbers."""
+        self._after, self._seeded = after, False
+        self._outside = self._inside = self._fresh = None
 
     def begin(self) -> None:
         """A module is about to be evaluated."""
@@ -57,7 +64,8 @@ class EvaluationDraws:
             return
         self._outside = States()
         if self._inside is None:
-            seed_host(derive(self._seed, "evaluation", self._steps))
+            seed_host(derive(self._seed, "evaluation", *self._after))
+            self._fresh = States()
         else:
             self._inside.restore()
 

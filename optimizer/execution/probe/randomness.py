@@ -62,6 +62,11 @@ def seed_start(seed: int) -> None:
     seed_everything(derive(seed, "start"))
 
 
+def device_generators() -> Sequence[torch.Generator]:
+    """The generators of the devices in use."""
+    return torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+
+
 class States:
     """The states of the host's global generators and of ``others``, to come back to."""
 
@@ -71,6 +76,20 @@ class States:
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if hasattr(numpy, "random") else None  # pyright: ignore
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same generators would draw the same."""
+        if not isinstance(other, States):
+            return NotImplemented
+        return self._bits() == other._bits()
+
+    def _bits(self) -> tuple[object, ...]:
+        tensors = [state for _, state in self._others] + [self._torch]
+        numpy = None
+        if self._numpy is not None:
+            name, keys, *rest = self._numpy
+            numpy = (name, keys.tobytes(), *rest)
+        return (*(t.numpy().tobytes() for t in tensors), self._python, numpy)
 
     def restore(self) -> None:
         """Set the generators back."""

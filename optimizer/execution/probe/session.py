@@ -34,12 +34,12 @@ from .patches import Patches
 from .permutations import Permutations
 from .perturbation import perturbation
 from .printed import PrintedLines
-from .randomness import derive, seed_everything
 from .reading import Reading
 from .recording import recording
 from .rounds import Rounds
 from .saves import Saves
 from .schedulers import Schedulers
+from .step_draws import StepDraws
 from .stepped_weights import stepped_weights
 from .steps import NO_OPTIMIZER, Steps
 from .tf32 import layers_in_tf32, products_in_tf32
@@ -103,10 +103,9 @@ class Session:
             spec["keep_evaluated"], spec["evaluated_with"], self.folder, spec["snapshot_bytes"]
         )
         self._stepping: list[int] = []
-        self._gradients = 0
-        self._stepped_by: set[int] = set()
         self.reading = Reading()
         self.permutations = Permutations(self._seed, spec["shuffled"])
+        self._step_draws = StepDraws(self._seed)
         self.evaluation_draws = EvaluationDraws(self._seed)
         self._draws_aside = not spec["training_draws"]
         self.told = Told(self.folder, self.rounds_begun)
@@ -206,7 +205,6 @@ class Session:
         taken: bool = False,
     ) -> None:
         """They are computed of ``tensor``; ``taken`` by the script, instead of added to ``grad``."""
-        self._stepped_by.clear()
         if self.observing:
             self._try(self._steps.backward, tensor, gradient, scale, taken)
 
@@ -236,14 +234,14 @@ class Session:
         self._steps.by_hand(self._rounds.finished, named, known)
 
     def _count_step(self, number: int) -> None:
-        # One optimizer or several that step on the same gradients: what is drawn behind them is the same.
-        self._gradients += not self._stepped_by or number in self._stepped_by
-        self._stepped_by.add(number)
         self._parameters.last_step.stepped()
         if self.observing:
             self.reading.stepped()
-            seed_everything(derive(self._seed, "step", self._gradients))
-            self.evaluation_draws.stepped(self._gradients)
+            first, evaluated = self._rounds.fresh, self.evaluation_draws.drew
+            after = self._step_draws.stepped(
+                self._rounds.finished, first=first, evaluated=evaluated
+            )
+            self.evaluation_draws.stepped(*after)
         if self._rounds.fresh:
             self._extent.round_begins()
             begun = self._rounds.finished + 1

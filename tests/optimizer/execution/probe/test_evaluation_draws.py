@@ -156,3 +156,13 @@ def test_evaluations_of_other_batches_leave_training_as_it_is(recorded) -> None:
     runs = [recorded(script(*cuts)) for cuts in ((8,), (4, 4), ())]
     assert len({run.losses for run in runs}) == 1
     assert len(set(runs[0].losses)) == 2
+
+
+def test_it_is_known_whether_anything_was_drawn_since_the_last_step(draws: EvaluationDraws) -> None:
+    draws.begin()
+    draws.end()
+    assert not draws.drew
+    evaluated(draws)
+    assert draws.drew
+    draws.stepped(2)
+    assert not draws.drew
