@@ -51,18 +51,20 @@ class _Clips:
         self._steps: dict[int, list[int]] = defaultdict(list)
         for step in run.steps:
             self._steps[step.round].append(step.optimizer)
-        self._there: dict[int, set[Clip]] = defaultdict(set)
+        self._elements = sum(math.prod(one.shape) for one in run.parameters.values())
+        self._there: dict[int, list[Clip]] = defaultdict(list)
         around = int(len(run.optimizers) > 1)
         for clip in run.clips:
             for place in range(clip.rounds - around, clip.rounds + around + 1):
-                self._there[place].add(clip)
+                self._there[place].append(clip)
 
     def has(self, clip: Clip, others: _Clips) -> bool:
         """Whether something like ``clip``, which is one of the ``others``, is among these: at the same time, of as many elements."""
         alike = [one for one in self.alike(clip) if self._early(one) == others._early(clip)]
         slack = self._slack.get(clip.rounds, 0)
-        if clip.by == "value":  # each element by itself
-            return bool(alike) and sum(one.elements for one in alike) >= clip.elements - slack
+        if clip.by == "value":  # each element by itself, in one call or in several
+            wanted = others.elements_by_value(clip, early=others._early(clip))
+            return bool(alike) and sum(one.elements for one in alike) >= wanted - slack
         return any(abs(one.elements - clip.elements) <= slack for one in alike)
 
     def _early(self, clip: Clip) -> bool:
@@ -76,8 +78,19 @@ class _Clips:
         ]
         return all(len(one) == 1 for one in near) and len({one[0] for one in near}) == 1
 
+    def elements_by_value(self, clip: Clip, *, early: bool | None = None) -> int:
+        """How many elements are clipped like that in that round, no more than there are; ``early``: only there."""
+        sizes = [
+            one.elements
+            for one in self.alike(clip)
+            if one.rounds == clip.rounds and early in (None, self._early(one))
+        ]
+        return min(sum(sizes), self._elements) if self._elements else sum(sizes)
+
     def clipped(self, clip: Clip) -> int:
         """How many elements are clipped like that, there."""
+        if clip.by == "value":
+            return self.elements_by_value(clip)
         return max((one.elements for one in self.alike(clip)), default=0)
 
     def alike(self, clip: Clip) -> list[Clip]:

@@ -93,7 +93,10 @@ def test_values_may_be_clipped_part_by_part(told: Told) -> None:
     whole, parts = of(clips(0.5, by="value"), 400), of(clips(0.5, by="value"), 300, 100)
     assert told(whole, parts) is None
     assert told(parts, whole) is None
-    assert told(whole, of(clips(0.5, by="value"), 300)) is not None
+    twins = of(clips(0.5, by="value"), 200, 200)
+    assert told(whole, twins) is None
+    fewer = of(clips(0.5, by="value"), 200, 100)
+    assert "a value of 0.5 than the original: 300 elements, not 400" in (told(twins, fewer) or "")
 
 
 def test_gradients_that_are_nothing_but_rounding_need_not_be_there(run: Run) -> None:
