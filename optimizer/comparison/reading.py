@@ -210,7 +210,12 @@ def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Findi
     if not ours.finished and 0 < ahead <= READ_AHEAD * batch:
         yield note(Kind.SAMPLES, f"{where}: {ahead} samples read ahead when the run was ended")
         return
-    message = f"{where}: {abs(ahead)} samples {'fewer' if ahead < 0 else 'more'}"
+    which = "fewer" if ahead < 0 else "more"
+    message = f"{where}: {abs(ahead)} samples {which}"
+    if ours.order and theirs.order and ours.order[-1].samples == theirs.order[-1].samples:
+        if _differs(ours.order[-1], theirs.order[-1]):  # which hold more than others may
+            return
+        message = f"{where}: {abs(ahead)} rows {which} in its batches, of as many samples"
     if ours.finished and theirs.finished and theirs.batches == ours.batches - 1:
         message += "; is the last, smaller batch dropped?"
     yield Finding(

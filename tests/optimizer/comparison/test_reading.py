@@ -112,6 +112,14 @@ def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> lis
     return compare_reading(before, replace(before, loader_passes=(theirs,)))
 
 
+def test_samples_that_hold_several_rows_are_told_by_their_order(original: Observations) -> None:
+    ours, other = reading(SHUFFLED), reading(range(8))
+    (moved,) = ordered(original, ours, replace(other, samples=12))
+    assert (moved.kind, "the shuffle is lost" in moved.message) == (Kind.SAMPLE_ORDER, True)
+    (longer,) = ordered(original, ours, replace(ours, samples=12))
+    assert longer.message.endswith("4 rows more in its batches, of as many samples")
+
+
 @pytest.mark.parametrize(
     ("theirs", "word"),
     [
