@@ -129,16 +129,11 @@ def judge_in_stages(
             perturbed_runs,
             evaluations=not rewritten.ranks and only_evaluation_differs(exact, first, rewritten),
         )
-    if found.verdict.outcome is Outcome.NOT_EQUIVALENT and not is_decided(exact, first, rewritten):
-        given = (first, rewritten, found)
-        found = _judge_other_draws(*given, observe, tier, precision, perturbed_runs)
-    if tier is not Tier.EXACT and alike_but_for_told(exact, first, rewritten):
-        found = replace(
-            found,
-            verdict=with_bytes(found.verdict, first, repeats, rewritten, observe, perturbed_runs),
-        )
+    judged = _Judged(found, exact, first, repeats, rewritten, observe)
+    judged = _with_other_draws(judged, tier, precision, perturbed_runs)
+    found = _with_bytes(judged, tier, perturbed_runs)
     verdict = as_semantic(found.verdict) if tier is Tier.SEMANTIC else found.verdict
-    unseen = _unseen(first, repeats, rewritten, bits=verdict.precision is None)
+    unseen = _unseen(judged, bits=verdict.precision is None)
     if unseen and verdict.outcome is Outcome.EQUIVALENT:
         verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, reason=unseen)
     told = (
@@ -154,16 +149,36 @@ def judge_in_stages(
     return replace(found, verdict=replace(verdict, findings=findings))
 
 
-def _unseen(
-    first: Observations, repeats: Sequence[Observations], rewritten: Observations, *, bits: bool
-) -> str | None:
+@dataclass(frozen=True)
+class _Judged:
+    """What was ``found`` of runs of both versions, which ``observe`` makes."""
+
+    found: Equivalence
+    exact: Verdict
+    first: Observations
+    repeats: Sequence[Observations]
+    rewritten: Observations
+    observe: Observe
+
+
+def _with_bytes(judged: _Judged, tier: Tier | None, perturbed_runs: int) -> Equivalence:
+    """What was found, with what other bytes mean in files that are not looked into."""
+    found, first, rewritten = judged.found, judged.first, judged.rewritten
+    if tier is Tier.EXACT or not alike_but_for_told(judged.exact, first, rewritten):
+        return found
+    given = (first, judged.repeats, rewritten, judged.observe, perturbed_runs)
+    return replace(found, verdict=with_bytes(found.verdict, *given))
+
+
+def _unseen(judged: _Judged, *, bits: bool) -> str | None:
     """What the rewrite does otherwise that no number which was compared would show; ``bits``: these are the same bit for bit."""
+    first, rewritten = judged.first, judged.rewritten
     return (
         unseen_clipping(first, rewritten, precision_of(first, rewritten))
         or unseen_settings(first, rewritten)
         or unseen_schedule(first, rewritten)
         or unseen_overflow(first, rewritten)
-        or (unseen_bytes(first, rewritten, repeats) if bits else None)
+        or (unseen_bytes(first, rewritten, judged.repeats) if bits else None)
     )
 
 
@@ -241,7 +256,7 @@ def _judge_without_dropout(
     if lost := _lost_loss(first, as_it_runs, "with dropout"):
         return Equivalence(failed_by(exact, lost))
     undropped = partial(observe, without_dropout=True)
-    found = _judge_anew(undropped, "without dropout", None, precision, perturbed_runs)
+    found = _judge_anew(undropped, "without dropout", None, precision, perturbed_runs).found
     pairs = ", ".join(f"{now} for {before}" for before, now in sizes.items())
     masks = f"its masks are of other sizes in the rewrite ({pairs} in the first call)"
     return _judged_apart(found, "without dropout", masks)
@@ -257,25 +272,25 @@ def _judged_apart(found: Equivalence, how: str, otherwise: str) -> Equivalence:
     return replace(found, verdict=replace(found.verdict, reason=reason))
 
 
-def _judge_other_draws(
-    first: Observations,
-    rewritten: Observations,
-    found: Equivalence,
-    observe: Observe,
-    tier: Tier | None,
-    precision: Precision | None,
-    perturbed_runs: int,
-) -> Equivalence:
-    """Both versions with draws that do not hang on whether gradients are taken, where only one takes them in some calls to train.
+def _with_other_draws(
+    judged: _Judged, tier: Tier | None, precision: Precision | None, perturbed_runs: int
+) -> _Judged:
+    """Both versions with draws that do not hang on whether gradients are taken, where only one takes them in some calls to train, and they are equivalent then.
 
     Without gradients, a module that does the same in either mode may be evaluated: what it draws then, training does not. A
     generator that only makes samples for its opponent trains nothing either, but what is drawn behind it hangs on it.
     """
-    if rewritten.ranks or _without_gradients(first) == _without_gradients(rewritten):
-        return found
-    anew = partial(observe, training_draws=True)
+    first, rewritten = judged.first, judged.rewritten
+    if (
+        judged.found.verdict.outcome is not Outcome.NOT_EQUIVALENT
+        or is_decided(judged.exact, first, rewritten)
+        or rewritten.ranks
+        or _without_gradients(first) == _without_gradients(rewritten)
+    ):
+        return judged
+    anew = partial(judged.observe, training_draws=True)
     other = _judge_anew(anew, "drawing on", tier, precision, perturbed_runs)
-    return other if other.verdict.outcome is Outcome.EQUIVALENT else found
+    return other if other.found.verdict.outcome is Outcome.EQUIVALENT else judged
 
 
 def _without_gradients(run: Observations) -> int:
@@ -288,7 +303,7 @@ def _judge_anew(
     tier: Tier | None,
     precision: Precision | None,
     perturbed_runs: int,
-) -> Equivalence:
+) -> _Judged:
     """Both versions as ``observe`` runs them, which is told as ``how``."""
     first, again = (observe(f"original {how}{which}", original=True) for which in ("", ", again"))
     rewritten = observe(f"rewritten {how}", original=False)
@@ -298,8 +313,10 @@ def _judge_anew(
         or tier is Tier.EXACT
         or is_decided(exact, first, rewritten)
     ):
-        return Equivalence(exact)
-    return _judge_rounding(first, [again], rewritten, observe, precision, perturbed_runs)
+        found = Equivalence(exact)
+    else:
+        found = _judge_rounding(first, [again], rewritten, observe, precision, perturbed_runs)
+    return _Judged(found, exact, first, [again], rewritten, observe)
 
 
 def _lost_loss(first: Observations, other: Observations, where: str) -> Finding | None:

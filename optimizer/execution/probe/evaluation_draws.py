@@ -58,9 +58,9 @@ class EvaluationDraws:
         self._outside = self._inside = self._fresh = None
 
     def begin(self) -> None:
-        """A module is about to be evaluated."""
+        """A module is about to be evaluated; where a sample is made, it draws what that one does."""
         self.end()  # a call that failed
-        if self._seeded or not _in_main_thread():
+        if self._seeded or is_isolated() or not _in_main_thread():
             return
         self._outside = States()
         if self._inside is None:

@@ -31,6 +31,7 @@ from .elsewhere import after_fork, leave_to_itself
 from .gradient_hooks import GradientHooks, grad_scalers, is_tracing
 from .names import label_roots
 from .patches import Patches
+from .randomness import is_isolated
 from .session import Session
 from .session_calls import calls_of, leave_to_python, untraced
 from .symbolic import in_backend
@@ -261,6 +262,7 @@ class Hooks:
             or any(isinstance(arg, torch.fx.Proxy) for arg in args)
             or in_backend()
             or getattr(module, "_is_replica", False)
+            or _is_transform(module)
         ):
             return original(module, *args, **kwargs)
         self._in_module.yes = self._compiled_calls.told = True
@@ -335,3 +337,9 @@ class Hooks:
             return original(obj, f, *args, **kwargs)
 
         return wrapper
+
+
+def _is_transform(module: nn.Module) -> bool:
+    """Whether ``module`` is called to make a sample, and holds nothing that could be trained: an augmentation, seen in no worker process."""
+    held = (*module.parameters(), *module.buffers()) if is_isolated() else (module,)
+    return not held

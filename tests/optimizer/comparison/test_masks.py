@@ -17,6 +17,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Observations,
     TensorSummary,
     TrainingCalls,
+    WrittenFile,
 )
 
 Run = Callable[..., Observations]
@@ -140,3 +141,16 @@ def test_samples_made_without_gradients_do_not_change_what_is_drawn_behind_them(
     runs = _Runs(original, original, original)
     assert runs.judge(_other_loss(original)).outcome is Outcome.NOT_EQUIVALENT
     assert (False, True) not in runs.asked
+
+
+def test_files_are_then_those_of_the_runs_that_were_judged(run: Run) -> None:
+    def holding(digest: str, one: Observations) -> Observations:
+        return replace(one, files=(WrittenFile("samples.bin", 1, digest=digest),))
+
+    original = holding("a", run())
+    frozen = replace(original, training_calls=(TrainingCalls("Net", 0, 8, 8),))
+    drawn_otherwise = holding("b", _other_loss(frozen))
+    verdict = _Runs(original, original, frozen).judge(drawn_otherwise)
+    assert verdict.outcome is Outcome.EQUIVALENT
+    verdict = _Runs(original, original, holding("c", frozen)).judge(drawn_otherwise)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
