@@ -39,10 +39,9 @@ def unseen_clipping(
 
 
 class _Clips:
-    """What a run clips, by the rounds that had begun.
+    """What a run clips, by the round of the step that it is clipped for.
 
-    Of several optimizers, one may be clipped on the other side of another's step. ``slack``: how many elements of gradients
-    may be nothing but rounding, by round.
+    ``slack``: how many elements of gradients may be nothing but rounding, by round.
     """
 
     def __init__(self, run: Observations, slack: Mapping[int, int], precision: Precision) -> None:
@@ -53,10 +52,8 @@ class _Clips:
             self._steps[step.round].append(step.optimizer)
         self._elements = sum(math.prod(one.shape) for one in run.parameters.values())
         self._there: dict[int, list[Clip]] = defaultdict(list)
-        around = int(len(run.optimizers) > 1)
         for clip in run.clips:
-            for place in range(clip.rounds - around, clip.rounds + around + 1):
-                self._there[place].append(clip)
+            self._there[clip.rounds].append(clip)
 
     def has(self, clip: Clip, others: _Clips) -> bool:
         """Whether something like ``clip``, which is one of the ``others``, is among these: at the same time, of as many elements."""
@@ -80,11 +77,7 @@ class _Clips:
 
     def elements_by_value(self, clip: Clip, *, early: bool | None = None) -> int:
         """How many elements are clipped like that in that round, no more than there are; ``early``: only there."""
-        sizes = [
-            one.elements
-            for one in self.alike(clip)
-            if one.rounds == clip.rounds and early in (None, self._early(one))
-        ]
+        sizes = [one.elements for one in self.alike(clip) if early in (None, self._early(one))]
         return min(sum(sizes), self._elements) if self._elements else sum(sizes)
 
     def clipped(self, clip: Clip) -> int:
@@ -146,9 +139,10 @@ def _limit(clip: Clip) -> str:
 
 def _told(lost: Sequence[Clip], added: Sequence[Clip]) -> str:
     if lost and added:
-        return (
-            f"the original clips gradients to {_limits(lost)} and the rewrite to {_limits(added)}"
-        )
+        before, after = _limits(lost), _limits(added)
+        if before == after:
+            return f"the rewrite clips gradients to {after} for other steps than the original"
+        return f"the original clips gradients to {before} and the rewrite to {after}"
     which, clips = ("original", lost) if lost else ("rewrite", added)
     return f"only the {which} is seen to clip gradients to {_limits(clips)}"
 

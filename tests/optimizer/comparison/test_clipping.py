@@ -129,10 +129,11 @@ def test_before_the_last_loss_is_backpropagated(run: Run) -> None:
     assert unseen_clipping(clipped_behind(2), replace(one, clips=clips(0.5))) is None
 
 
-def test_it_may_be_done_before_another_optimizer_steps(told: Told) -> None:
-    later = clips(0.5, (1, 2, 3, 4))
-    assert told(clips(0.5), later, optimizers=2) is None
-    assert told(clips(0.5), later) is not None
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_behind_its_step_it_is_done_for_the_next_one(told: Told, optimizers: int) -> None:
+    message = told(clips(0.5), clips(0.5, (1, 2, 3, 4)), optimizers=optimizers)
+    assert message is not None
+    assert "a norm of 0.5 for other steps than the original" in message
 
 
 @pytest.mark.parametrize(
