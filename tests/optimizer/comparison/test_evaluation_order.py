@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torchopt_cli.optimizer.comparison.evaluation_order import in_order_of
-from torchopt_cli.optimizer.execution.observations import EvalCall, Observations
+from torchopt_cli.optimizer.execution.observations import EvalCall, Observations, TensorSummary
 
 Run = Callable[..., Observations]
 
@@ -80,3 +80,46 @@ def test_another_module_in_its_place_is_no_matter_of_order(evaluating: Evaluatin
     """The trained weights are evaluated where the averaged ones should be."""
     original, other = evaluating(("Net", 1), ("", 1)), evaluating(("Net", 1), ("Net", 1))
     assert order(in_order_of(original, other)) == order(other)
+
+
+@pytest.fixture
+def in_turns(run: Run) -> Callable[..., Observations]:
+    """Two networks that are trained one after the other, in rounds 0 to 3 and 4 to 7, and evaluated once each."""
+    one = run()
+    names = [
+        {n.replace("Net.", f"{net}."): u for n, u in s.parameters.items()}
+        for s in one.steps[:1]
+        for net in ("Net", "Net#2")
+    ]
+    steps = tuple(replace(step, parameters=names[step.round > 3]) for step in one.steps)
+
+    def go(*calls: tuple[str, int, int, int]) -> Observations:
+        """Calls under these names after so many rounds, each with what goes in and comes out."""
+        made = tuple(
+            EvalCall("Net", after, 8, (given,), inputs, trained_as=name)
+            for name, after, inputs, checksum in calls
+            for given in [TensorSummary((8, 1), "float32", checksum, 0.0, 0.0, 0.0, True)]
+        )
+        return replace(one, steps=steps, eval_calls=made, eval_file=None)
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (("Net", 4, 1, 6), ("Net", 8)),
+        (("Net", 3, 1, 6), ("Net", 3)),
+        (("Net", 3, 1, 5), ("Net", 8)),
+        (("Net", 4, 2, 5), ("Net", 4)),
+        (("Net#2", 4, 1, 5), ("Net#2", 4)),
+    ],
+    ids=["as soon as it is trained", "before", "with the same result", "on others", "another"],
+)
+def test_a_network_that_nothing_trains_any_more_may_be_evaluated_earlier(
+    in_turns: Evaluating, call: tuple[str, int, int, int], told: tuple[str, int]
+) -> None:
+    last = ("Net#2", 8, 1, 7)
+    original, other = in_turns(("Net", 8, 1, 5), last), in_turns(call, last)
+    calls = in_order_of(original, other).eval_calls
+    assert [(one.trained_as, one.rounds) for one in calls] == [told, ("Net#2", 8)]
