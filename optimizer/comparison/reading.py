@@ -322,7 +322,7 @@ def _what_changed(ours: ReadMark, theirs: ReadMark) -> str:
         return "samples are shuffled, and not in the original"
     if ours.contents == theirs.contents:
         return "the same samples are read in another order"
-    if theirs.distinct < ours.distinct:
+    if theirs.distinct < ours.distinct == ours.samples:
         return (
             f"samples are read more than once: {theirs.distinct} different ones "
             f"of {theirs.samples}, not {ours.distinct}"

@@ -112,6 +112,11 @@ def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> lis
     return compare_reading(before, replace(before, loader_passes=(theirs,)))
 
 
+def test_of_samples_that_are_drawn_with_replacement_others_are_read(original: Observations) -> None:
+    (drawn,) = ordered(original, reading([3, 3, 7, 5]), reading([3, 3, 7, 7]))
+    assert "other samples are read" in drawn.message
+
+
 def test_samples_that_hold_several_rows_are_told_by_their_order(original: Observations) -> None:
     ours, other = reading(SHUFFLED), reading(range(8))
     (moved,) = ordered(original, ours, replace(other, samples=12))
