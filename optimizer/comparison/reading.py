@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
-from itertools import combinations, count
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from ..execution.observations import LoaderPass, Observations, ReadMark, WorkerStart
 from ..execution.shuffled_passes import shuffled_in_training
 from .findings import Finding, Kind, note
+from .loader_pairs import by_loader, loader_numbers, read_in_turns
 
 READ_AHEAD = 2
 """Batches that a hand-written prefetcher may hold when the run is ended: one on its way to the device while the step
@@ -22,11 +22,10 @@ def compare_reading(original: Observations, other: Observations) -> list[Finding
 
 
 def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
-    number = _numbers(original, other)
-    passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
-    read: dict[int, list[LoaderPass]] = defaultdict(list)
-    for one in other.loader_passes:
-        read[number[one.loader]].append(one)
+    number = loader_numbers(original, other)
+    told = read_in_turns(original, other, number)
+    passes = {told.get(id(p), (number[p.loader], p.epoch)): p for p in other.loader_passes}
+    read = defaultdict(list, by_loader(other, number))
     pairs: list[tuple[LoaderPass, LoaderPass]] = []
     kept: set[int] = set()
     for ours in original.loader_passes:
@@ -61,58 +60,6 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
             Kind.SAMPLES,
             f"loader {loader}, epoch {epoch}: {extra.samples} samples read that the original does not read",
         )
-
-
-def _numbers(original: Observations, other: Observations) -> Mapping[int, int]:
-    """For each loader of ``other`` the number that its counterpart has in ``original``.
-
-    That is the one whose first pass read the same, where there is just one in either version: a loader may be read earlier than
-    it was. The others are in the order of first use, but where some loaders are in one version only.
-    """
-    ours, theirs = (_first_passes(run) for run in (original, other))
-    numbers = _same_first(ours, theirs)
-    for loader, counterpart in numbers.items():
-        del theirs[loader], ours[counterpart]
-    if len(ours) == len(theirs):
-        return numbers | dict(zip(theirs, ours, strict=True))
-    before, after = ([_first_told(one) for one in known.values()] for known in (ours, theirs))
-    matcher = SequenceMatcher(a=before, b=after, autojunk=False)
-    every = (one.loader for run in (original, other) for one in run.loader_passes)
-    free = count(max(every, default=0) + 1)
-    for tag, start, end, other_start, other_end in matcher.get_opcodes():
-        known = [*ours][start:end] if tag in ("equal", "replace") else []
-        for place, loader in enumerate([*theirs][other_start:other_end]):
-            numbers[loader] = known[place] if place < len(known) else next(free)
-    return numbers
-
-
-def _first_passes(run: Observations) -> dict[int, LoaderPass]:
-    """Of each loader, in the order of first use."""
-    first: dict[int, LoaderPass] = {}
-    for one in run.loader_passes:
-        first.setdefault(one.loader, one)
-    return first
-
-
-def _first_told(first: LoaderPass) -> tuple[int, int, str]:
-    """What tells loaders apart: when the first pass was, how many samples it read, and which."""
-    return first.rounds, first.samples, first.order[-1].contents if first.order else ""
-
-
-def _same_first(ours: Mapping[int, LoaderPass], theirs: Mapping[int, LoaderPass]) -> dict[int, int]:
-    """The loaders whose first passes read the same samples in the same order, as no other's did."""
-    known: list[dict[tuple[int, str, str], int]] = []
-    for passes in (ours, theirs):
-        read = {loader: _sequence(first) for loader, first in passes.items()}
-        often = Counter(read.values())
-        known.append({what: loader for loader, what in read.items() if often[what] == 1})
-    return {loader: known[0][what] for what, loader in known[1].items() if what in known[0]}
-
-
-def _sequence(one: LoaderPass) -> tuple[int, str, str]:
-    """What a pass read, in its order."""
-    last = one.order[-1] if one.order else None
-    return (one.samples, last.order, last.contents) if last else (one.samples, "", "")
 
 
 def _kept(
@@ -273,7 +220,7 @@ def _only_reordered(
 
 def reordered_evaluations(original: Observations, other: Observations) -> frozenset[int]:
     """The rounds after which samples are evaluated in another order."""
-    number = _numbers(original, other)
+    number = loader_numbers(original, other)
     passes = {(number[p.loader], p.epoch): p for p in other.loader_passes}
     pairs = (
         (p, passes[p.loader, p.epoch])

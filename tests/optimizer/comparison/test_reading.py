@@ -112,6 +112,28 @@ def ordered(original: Observations, ours: LoaderPass, theirs: LoaderPass) -> lis
     return compare_reading(before, replace(before, loader_passes=(theirs,)))
 
 
+def test_what_two_loaders_read_in_turns_is_told_as_what_one_read(original: Observations) -> None:
+    """Only the passes that training is made of are no longer shuffled, and so by a loader of another kind."""
+    looks, trained = reading(SHUFFLED), replace(reading(SHUFFLED[::-1]), steps=4)
+    ours = (
+        replace(looks, epoch=0),
+        replace(trained, epoch=1),
+        replace(trained, epoch=2, rounds=4, steps=0),
+        replace(looks, epoch=3, rounds=4, steps=4),
+    )
+    plain = replace(reading(range(8)), loader=1, steps=4)
+    theirs = (
+        replace(looks, epoch=0),
+        plain,
+        replace(trained, epoch=1, rounds=4, steps=0),
+        replace(plain, epoch=1, rounds=4),
+    )
+    before = replace(original, loader_passes=ours)
+    found = compare_reading(before, replace(before, loader_passes=theirs))
+    assert [(f.kind, f.step) for f in found] == [(Kind.SAMPLE_ORDER, 1), (Kind.SAMPLE_ORDER, 5)]
+    assert all("the shuffle is lost" in f.message for f in found)
+
+
 def test_of_samples_that_are_drawn_with_replacement_others_are_read(original: Observations) -> None:
     (drawn,) = ordered(original, reading([3, 3, 7, 5]), reading([3, 3, 7, 7]))
     assert "other samples are read" in drawn.message
