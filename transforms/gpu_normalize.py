@@ -41,6 +41,8 @@ from ..optimizer.options import Options, Tier
 from ..optimizer.rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
 from .base import Change, Example, Skip, Stage, StepPart, Transform
 
+_TOLD = (", non_blocking=True", ", memory_format=torch.channels_last")
+"""What other transforms may tell a copy."""
 _LONGEST_LINE = 88
 _REASON = (
     "every loop that gets these images copies them to the GPU before it uses them, and the same operations run there in the "
@@ -219,20 +221,23 @@ class _Scaling:
         return list(dict.fromkeys(edits))
 
     def _below(self, copy: ImageCopy, function: str) -> FileEdit | None:
-        """A statement of its own below ``images, labels = images.to(device), labels.to(device)``, which is long enough."""
+        """A statement of its own below ``images, labels = images.to(device), labels.to(device)``, which is long enough.
+
+        So is ``images = images.to(device)``, once the copy is told how to be made.
+        """
         statement = self._module.statement(copy.node)
-        if not (
-            isinstance(statement, ast.Assign)
-            and len(statement.targets) == 1
-            and isinstance(statement.value, ast.Tuple)
-        ):
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return None
         parts = assigned_parts(statement.targets[0], statement.value)
         target = next((t for t, value in parts if value is copy.node), None)
-        if not isinstance(target, ast.Name) or self._fits(copy, f"{function}()"):
+        told = "" if isinstance(statement.value, ast.Tuple) else self._untold(copy)
+        if not isinstance(target, ast.Name) or self._fits(copy, f"{function}(){told}"):
             return None
         code = f"{target.id} = {function}({target.id})"
         return FileEdit(self._module.path, InsertAfter(self._module.span(statement), code))
+
+    def _untold(self, copy: ImageCopy) -> str:
+        return "".join(told for told in _TOLD if told not in self._module.code(copy.node))
 
     def _replaced(self, copy: ImageCopy, code: str) -> FileEdit:
         return FileEdit(self._module.path, ReplaceExpression(copy.span, code))

@@ -130,11 +130,7 @@ def test_the_comment_names_only_what_is_done(check_transformed: Check) -> None:
 
 
     """
-    new = (
-        dedent(loop)
-        .replace("images.reshape(len(images), 3072).to(device, non_blocking=True)", "{}")
-        .format("to_float(images.reshape(len(images), 3072).to(device, non_blocking=True))")
-    )
+    new = dedent(loop).replace("    model", "    images = to_float(images)\n    model")
     without = "transform = transforms.Compose([transforms.Resize(32), {}])\n"
     check_transformed(
         script(without.format("transforms.ToTensor()"), loop=loop),
@@ -358,9 +354,8 @@ main()
 
 def test_functions_share_a_helper(check_transformed: Check) -> None:
     after = FUNCTIONS.format(tail="transforms.PILToTensor()")
-    after = after.replace(
-        "images.to(device, non_blocking=True)", "normalize(images.to(device, non_blocking=True))"
-    )
+    copy = "images = images.to(device, non_blocking=True)\n"
+    after = after.replace(copy, f"{copy}        images = normalize(images)\n")
     after = after.replace("x.to(device)", "normalize(x.to(device))")
     check_transformed(
         IMPORTS + "\n\n" + PHOTOS + "\n\n" + FUNCTIONS.format(tail=TAIL),
@@ -382,7 +377,7 @@ def test_no_tensor_on_the_gpu_where_worker_processes_import_the_file(
         if __name__ == "__main__":
             evaluate()
         """
-    new = dedent(loop).replace("images.to(device)", "normalize(images.to(device))")
+    new = dedent(loop).replace("        print", "        images = normalize(images)\n        print")
     check_transformed(
         script(loop=loop),
         script(NEW_TRANSFORM, loop="\n\n" + CACHED + new, imports="import functools\n\n" + IMPORTS),
@@ -416,7 +411,9 @@ def test_over_files(check_transformed: Check) -> None:
     check_transformed(
         {"train.py": train, "data.py": data},
         {
-            "train.py": new_train.replace("inputs.to(device)", "normalize(inputs.to(device))"),
+            "train.py": new_train.replace(
+                "        model(", "        inputs = normalize(inputs)\n        model("
+            ),
             "data.py": dedent(data).replace(TAIL, "transforms.PILToTensor()"),
         },
     )
