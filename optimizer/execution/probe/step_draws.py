@@ -17,16 +17,17 @@ class StepDraws:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._after = (0, 0)
+        self._round = self._again = 0
         self._fresh: States | None = None
 
-    def stepped(self, finished: int, *, first: bool, evaluated: bool = False) -> tuple[int, int]:
+    def stepped(self, finished: int, *, first: bool, evaluated: bool = False) -> tuple[int, ...]:
         """An optimizer has stepped behind so many ``finished`` rounds, as the ``first`` of its own or not; ``evaluated`` tells that modules have drawn
         while they were evaluated. What the generators were seeded by."""
         if first or self._fresh is None:
-            self._after = (finished, 0)
+            self._round, self._again = finished + 1, 0
         elif evaluated or States(device_generators()) != self._fresh:
-            self._after = (finished, self._after[1] + 1)
-        seed_everything(derive(self._seed, "step", *self._after))
+            self._round, self._again = finished + 1, self._again + 1
+        after = (self._round, self._again) if self._again else (self._round,)
+        seed_everything(derive(self._seed, "step", *after))
         self._fresh = States(device_generators())
-        return self._after
+        return after
