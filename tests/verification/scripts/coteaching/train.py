@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-CLASSES, NOISE, EPOCHS, BATCH = 5, 0.2, 3, 16
+CLASSES, NOISE, EPOCHS, BATCH = 5, 0.2, 5, 16
 
 
 class Jitter(nn.Module):
@@ -23,7 +23,7 @@ class Noisy(Dataset):
         draw = torch.Generator().manual_seed(seed)
         shapes = torch.randn(CLASSES, 1, 8, 8, generator=torch.Generator().manual_seed(7))
         true = torch.randint(CLASSES, (count,), generator=draw)
-        self.images = shapes[true] + 0.7 * torch.randn(count, 1, 8, 8, generator=draw)
+        self.images = shapes[true] + 0.45 * torch.randn(count, 1, 8, 8, generator=draw)
         wrong = torch.rand(count, generator=draw) < noise
         self.labels = torch.where(wrong, (true + 1) % CLASSES, true)
         self.clean = self.labels == true
@@ -103,7 +103,7 @@ train_loader = DataLoader(train_set, batch_size=BATCH, shuffle=True)
 # The accuracy on augmented samples is told, too.
 test_loader = DataLoader(Noisy(42, 2, transform=jitter), batch_size=20)
 nets = [Net(), Net()]
-optimizers = [torch.optim.Adam(net.parameters(), lr=3e-3) for net in nets]
+optimizers = [torch.optim.Adam(net.parameters(), lr=1e-2) for net in nets]
 best, kept = 0.0, None
 for epoch in range(EPOCHS):
     forget_rate = NOISE * min(1.0, epoch / 2)
