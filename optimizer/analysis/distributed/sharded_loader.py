@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 from ...rewriting.edits import FileEdit, InsertBefore, SetArgument
+from ..editing.free_names import free_name
 from ..editing.references import quoted
 from ..editing.replacing import replacement
 from ..facts import Argument, DataLoader, Fact, Loop
@@ -303,11 +305,7 @@ def _is(resolver: Resolver, loader: DataLoader, argument: Argument, wanted: bool
 
 
 def _free_name(module: Module, names: Sequence[str]) -> str:
-    taken = {name for scope in module.scopes.by_node.values() for name in scope.bindings}
-    for name in names:
-        if name not in taken:
-            return name
-    name = names[0]
-    while name in taken:
-        name = f"_{name}"
+    private = (f"{'_' * more}{names[0]}" for more in count(1))
+    name = free_name(module, chain(names, private))
+    assert name is not None
     return name

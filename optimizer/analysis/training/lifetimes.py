@@ -17,7 +17,7 @@ from ..facts import Fact, Loop, LoopKind
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Iterated, Scope
 from ..program.syntax import LoopNode, Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 from ..tensors.tensor_kinds import TensorKind, TensorKinds
 from ..values.resolver import Resolver
 from ..values.unpacking import element_at
@@ -117,7 +117,7 @@ class _Body:
     @cached_property
     def first_forward(self) -> tuple[int, int] | None:
         """Where the first network of a pass runs: what is bound before is replaced before the memory is needed."""
-        own = [_start(f.node) for f in self.loop.forwards if f.node in self.inside]
+        own = [position(f.node) for f in self.loop.forwards if f.node in self.inside]
         return min(own, default=None)
 
     def results(self) -> Iterator[Binding]:
@@ -136,7 +136,7 @@ class _Body:
                 for b in own
             )
             if is_result and not self._is_handed_on(name):
-                yield min(own, key=lambda b: _start(b.node))
+                yield min(own, key=lambda b: position(b.node))
 
     def _is_target(self, bindings: list[Binding]) -> bool:
         """Whether a loop inside runs over the variable, or the loop itself does."""
@@ -313,7 +313,7 @@ class _Body:
             elif use in self.inside:
                 if isinstance(use.ctx, ast.Del):
                     yield "may be deleted already"
-                elif _start(use) < _end(bound):
+                elif position(use) < _end(bound):
                     yield "is read before it is bound again"
                 elif getattr(getattr(module.parents[use], "func", None), "id", "") == "id":
                     yield "is told from others by its address (`id`)"
@@ -322,7 +322,7 @@ class _Body:
             else:
                 reaching = reaching_bindings(module, found[0], found[1], scope, use)
                 if any(binding in own for binding in reaching):
-                    where = "behind the loop" if _start(use) > _start(first.node) else "before"
+                    where = "behind the loop" if position(use) > position(first.node) else "before"
                     yield f"is read {where} ({module.place(use)})"
 
     def _runs_in_place(self, use: ast.AST, scope: Scope) -> bool:
@@ -355,10 +355,6 @@ def _header(loop: LoopNode) -> Iterator[ast.AST]:
     else:
         yield from walk(loop.target)
         yield from walk(loop.iter)
-
-
-def _start(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def _end(node: ast.AST) -> tuple[int, int]:

@@ -46,6 +46,14 @@ def left_out(script: Script, train: str, engine: str = ENGINE) -> list[str]:
     ]
 
 
+def here_runs(script: Script, train: str, engine: str) -> bool:
+    """Whether the one ``HERE`` of the imported file may run."""
+    understood = script({"train.py": train, "engine.py": engine})
+    (module,) = (m for m in understood.modules if m.path.name == "engine.py")
+    (here,) = (n for n in module.nodes if isinstance(n, ast.Name) and n.id == "HERE")
+    return not never_runs(understood.resolver, here, module)
+
+
 @pytest.mark.parametrize(
     ("train", "left"),
     [
@@ -119,10 +127,7 @@ def test_what_a_package_takes_over_from_its_files(script: Script, train: str, le
 )
 def test_what_may_be_reached_without_being_seen_to(script: Script, train: str, runs: bool) -> None:
     engine = ENGINE.replace("(Net):\n    pass", "(Net):\n    def forward(self):\n        HERE")
-    understood = script({"train.py": train, "engine.py": engine})
-    (module,) = (m for m in understood.modules if m.path.name == "engine.py")
-    (here,) = (n for n in module.nodes if isinstance(n, ast.Name) and n.id == "HERE")
-    assert never_runs(understood.resolver, here, module) is not runs
+    assert here_runs(script, train, engine) is runs
 
 
 @pytest.mark.parametrize(
@@ -141,10 +146,7 @@ def test_what_may_be_reached_without_being_seen_to(script: Script, train: str, r
 )
 def test_code_of_what_is_left_out(script: Script, old: str, new: str, runs: bool) -> None:
     engine = ENGINE.replace(old, new, 1)
-    understood = script({"train.py": "from engine import train\ntrain([])", "engine.py": engine})
-    (module,) = (m for m in understood.modules if m.path.name == "engine.py")
-    (here,) = (n for n in module.nodes if isinstance(n, ast.Name) and n.id == "HERE")
-    assert never_runs(understood.resolver, here, module) is not runs
+    assert here_runs(script, "from engine import train\ntrain([])", engine) is runs
 
 
 def test_all_of_the_scripts_own_file_is_its_own(script: Script) -> None:
