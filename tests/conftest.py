@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.verification.warm import warm_interpreter
+
+
+def pytest_configure() -> None:
+    """Interrupts arrive, also where the tests were started in the background and inherit that they are ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

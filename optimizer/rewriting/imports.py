@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from ..syntax_tree import child_nodes, walk
 from .comma_list import CommaList
 from .edits import AddImport, Edit, RemoveImportedName, RemoveStatement
 from .formatting import fit
@@ -31,7 +32,7 @@ def add_import(text: str, edit: AddImport, style: Style) -> str:
         return text
     if _is_imported_by_all_users(source.tree, edit, bound):
         return text
-    uses = (n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.Name) and n.id == bound)
+    uses = (n.lineno for n in walk(source.tree) if isinstance(n, ast.Name) and n.id == bound)
     first_use = min(uses, default=sys.maxsize)  # below it an import comes too late
     imports = [node for node in imports if end_line(node) < first_use]
     for node in reversed(imports):
@@ -49,7 +50,7 @@ def _uses_at_import(node: ast.AST, name: str) -> Iterator[int]:
     """The lines that use ``name`` when the file is imported, not when a function of it is called."""
     left = [node]
     while left:
-        for child in ast.iter_child_nodes(left.pop()):
+        for child in child_nodes(left.pop()):
             if isinstance(child, ast.Name) and child.id == name:
                 yield child.lineno
             elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -58,14 +59,14 @@ def _uses_at_import(node: ast.AST, name: str) -> Iterator[int]:
 
 def _is_imported_by_all_users(tree: ast.Module, edit: AddImport, name: str) -> bool:
     """Whether the functions that use ``name`` import it themselves, and nothing else uses it."""
+    uses = [node for node in walk(tree) if isinstance(node, ast.Name) and node.id == name]
     covered: set[ast.AST] = set()
-    for function in ast.walk(tree):
+    for function in walk(tree) if uses else ():
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             imports = [n for n in function.body if isinstance(n, ast.Import | ast.ImportFrom)]
             line = min((end_line(n) for n in imports if _imports(n, edit)), default=sys.maxsize)
             below = (statement for statement in function.body if statement.lineno > line)
-            covered.update(node for statement in below for node in ast.walk(statement))
-    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+            covered.update(node for statement in below for node in walk(statement))
     return bool(uses) and covered.issuperset(uses)
 
 
@@ -271,7 +272,7 @@ def _removed_names(
     wanted = [edit for edit in edits if isinstance(edit, RemoveImportedName)]
     if not wanted:
         return
-    nodes = [node for node in ast.walk(source.tree) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in walk(source.tree) if isinstance(node, ast.ImportFrom)]
     for edit in wanted:
         if not any(
             _is_from(n, edit.module) and edit.name in [a.name for a in n.names] for n in nodes

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..syntax_tree import walk
 from .lines import width
 from .source_tree import SourceTree, blocks_of
 
@@ -71,7 +72,7 @@ def _aligns(source: SourceTree) -> bool:
     No formatter would leave any so.
     """
     found: Counter[bool] = Counter()
-    for call in ast.walk(source.tree):
+    for call in walk(source.tree):
         if not isinstance(call, ast.Call) or call.lineno == call.end_lineno:
             continue
         arguments = sorted((a.lineno, a.col_offset) for a in (*call.args, *call.keywords))

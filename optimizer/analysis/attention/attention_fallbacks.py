@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from ..program.syntax import Module, last_identifier
-from ..program.trees import walk
+from ..program.trees import child_nodes, walk
 
 _FUSED = "scaled_dot_product_attention"
 
@@ -30,7 +30,7 @@ def fused_in_place_of(product: ast.expr, module: Module) -> ast.expr | None:
 
 
 def _parts(choice: ast.If | ast.IfExp) -> list[ast.AST]:
-    return [child for child in ast.iter_child_nodes(choice) if child is not choice.test]
+    return [child for child in child_nodes(choice) if child is not choice.test]
 
 
 def _returned_above(statement: ast.stmt, module: Module) -> ast.expr | None:

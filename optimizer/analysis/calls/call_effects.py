@@ -20,6 +20,7 @@ from ..networks.models import is_loss_name
 from ..networks.networks import Networks
 from ..program.parameters import parameter_named
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Class, External, Function, Instance, Made, Value
 from .signatures import parameter_of
@@ -186,7 +187,7 @@ def _only_calculates(function: ast.Lambda) -> bool:
     own = {argument.arg for argument in function.args.args}
     return all(
         node.id in own if isinstance(node, ast.Name) else isinstance(node, _CALCULATION)
-        for node in ast.walk(function.body)
+        for node in walk(function.body)
     )
 
 

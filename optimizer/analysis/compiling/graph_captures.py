@@ -21,7 +21,7 @@ from ..networks.models import models_in
 from ..obstacles import Obstacle
 from ..optimizers.gradient_clearing import GradientClearing
 from ..program.syntax import FunctionNode, Module
-from ..program.trees import walk
+from ..program.trees import child_nodes, walk
 from ..training.lifetimes import KEEPS
 from ..training.loops import forward_calls
 from ..training.steps import StepCode
@@ -94,7 +94,7 @@ def _outside(block: Sequence[ast.stmt], inner: Sequence[ast.stmt]) -> Iterator[a
         if not any(node in inner for node in walk(statement)):
             yield statement
             continue
-        for part in ast.iter_child_nodes(statement):
+        for part in child_nodes(statement):
             inside = [part] if isinstance(part, ast.stmt) else getattr(part, "body", ())
             yield from _outside([s for s in inside if isinstance(s, ast.stmt)], inner)
 

@@ -99,6 +99,6 @@ def _is_state(call: ast.Call, module: Module) -> bool:
     return any(
         isinstance(other.func, ast.Attribute)
         and other.func.attr == "load_state_dict"
-        and any(isinstance(n, ast.Name) and n.id == name for a in other.args for n in ast.walk(a))
+        and any(isinstance(n, ast.Name) and n.id == name for a in other.args for n in walk(a))
         for other in module.calls
     )

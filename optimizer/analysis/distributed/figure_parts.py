@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..facts import Loop
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned
+from ..program.trees import child_nodes
 from ..values.resolver import Resolver
 from .batch_shares import Share, ShareOf
 from .divergence import CLOCK, Divergence
@@ -227,7 +228,7 @@ def _core(figure: ast.expr) -> ast.expr:
 
 
 def _expressions_in(node: ast.AST) -> Iterator[ast.expr]:
-    for child in ast.iter_child_nodes(node):
+    for child in child_nodes(node):
         if isinstance(child, ast.FormattedValue):
             yield child.value
         elif isinstance(child, ast.expr):

@@ -10,6 +10,7 @@ from ...rewriting.edits import FileEdit, InsertBefore
 from ..calls.reach import reached_nodes
 from ..editing.references import quoted
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..training.setup_place import Block
 from ..values.resolver import Resolver
 from .process_names import Place, ProcessNames
@@ -42,7 +43,7 @@ def meeting_place(
         if outside and not _reaches(resolver, block, together):
             continue
         for statement in block.before:
-            inside = any(node in together for node in ast.walk(statement))
+            inside = any(node in together for node in walk(statement))
             if inside or _starts(resolver, statement, block.module):
                 return MeetingPlace(block.module, statement, bool(outside))
     if not blocks:
@@ -60,7 +61,7 @@ def _starts(resolver: Resolver, statement: ast.stmt, module: Module) -> bool:
     passed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     if isinstance(statement, passed):
         return False
-    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(statement) if isinstance(node, ast.Call)]
     return any(
         resolver.callees(call, module)
         or any(not name.startswith(_BEFOREHAND) for name in resolver.names(call.func, module))

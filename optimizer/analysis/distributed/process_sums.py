@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..facts import DataLoader, Fact, Loop
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import child_nodes, walk
 from ..values.resolver import Resolver
 from ..values.unpacking import written_part
 from .batch_shares import Share, ShareOf
@@ -140,7 +140,7 @@ def _may_be_array(resolver: Resolver, value: ast.expr, module: Module) -> bool:
         case ast.Call(func=ast.Attribute(attr="sum" | "mean"), keywords=[_, *_]):
             return True
         case _:
-            parts = (part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr))
+            parts = (part for part in child_nodes(value) if isinstance(part, ast.expr))
             return any(_may_be_array(resolver, part, module) for part in parts)
 
 

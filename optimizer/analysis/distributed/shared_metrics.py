@@ -19,6 +19,7 @@ from ..editing.replacing import replacement
 from ..facts import DataLoader
 from ..obstacles import Obstacle
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..training.loops import is_forward
 from ..values.resolver import Resolver
 from .batch_shares import Share
@@ -88,7 +89,7 @@ def _product_with(size: ast.expr, module: Module, changed: Collection[ast.expr])
         isinstance(product, ast.BinOp)
         and isinstance(product.op, ast.Mult)
         and product.right is size
-        and not any(node in changed for node in ast.walk(product.left))
+        and not any(node in changed for node in walk(product.left))
     ):
         return product
     return size

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from ..obstacles import Obstacle
 from ..program.scopes import Imported
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.changed_objects import changed_objects
 from ..values.resolver import Resolver
 from ..values.values import Display, Made, Value
@@ -30,7 +31,7 @@ class SpawningProcess:
 
     def __init__(self, resolver: Resolver, module: Module, statements: Sequence[ast.stmt]) -> None:
         self._resolver, self._module, self._statements = resolver, module, statements
-        self._run = dict.fromkeys(node for one in statements for node in ast.walk(one))
+        self._run = dict.fromkeys(node for one in statements for node in walk(one))
 
     def for_one_only(self) -> Obstacle | None:
         """What not every process may do; None where there is nothing."""
@@ -60,7 +61,7 @@ class SpawningProcess:
 
     def _calls_library_only(self, function: ast.AST) -> bool:
         """Whether ``function``, such as one that reads the arguments, is understood without looking further."""
-        self._run.update(dict.fromkeys(ast.walk(function)))
+        self._run.update(dict.fromkeys(walk(function)))
         return all(map(self._is_reading, _calls(function)))
 
     def _is_reading(self, call: ast.Call) -> bool:
@@ -95,4 +96,4 @@ class SpawningProcess:
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:
-    return [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    return [one for one in walk(node) if isinstance(one, ast.Call)]

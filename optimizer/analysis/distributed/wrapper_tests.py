@@ -13,6 +13,7 @@ from ...rewriting.edits import FileEdit
 from ..calls.reach import never_runs
 from ..editing.replacing import replacement
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Made
 from .data_parallel import DATA_PARALLEL, DataParallelUse
@@ -156,7 +157,7 @@ def _choice(
                 and ast.dump(part) == itself
                 and not _is_unwrapped(part, module)
                 for other in others
-                for part in ast.walk(other)
+                for part in walk(other)
             )
             if takes_other or ast.dump(around.test) == wanted:
                 return (around, holds) if not _asks_object(around.test) else None
@@ -178,5 +179,5 @@ def _asks_object(test: ast.expr) -> bool:
     return any(
         (isinstance(node, ast.Name) and node.id in {"hasattr", "isinstance", "type"})
         or (isinstance(node, ast.Attribute) and node.attr == "__class__")
-        for node in ast.walk(test)
+        for node in walk(test)
     )

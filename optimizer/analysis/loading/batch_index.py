@@ -10,7 +10,7 @@ from ..calls.reach import lexical_nodes
 from ..editing.free_names import free_name
 from ..obstacles import Obstacle
 from ..program.syntax import Module
-from ..program.trees import is_name, position
+from ..program.trees import is_name, position, walk
 from ..values.resolver import Resolver
 
 _NAMES = ("step", "batch_index", "micro_batch", "step_index")
@@ -52,7 +52,7 @@ def batch_index(resolver: Resolver, loop: ast.For, module: Module) -> BatchIndex
         case _:
             return _no_name(loop, module)
     if not is_unread:
-        uses = [*lexical_nodes(loop.body), *ast.walk(batch)]
+        uses = [*lexical_nodes(loop.body), *walk(batch)]
         if any(is_name(use, name) and not isinstance(use.ctx, ast.Load) for use in uses):
             return Obstacle(module, loop.target, f"`{name}` is changed in the loop")
         return BatchIndex(name, start, ())

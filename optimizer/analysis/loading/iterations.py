@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..facts import DataLoader, Fact, Loop
 from ..program.syntax import FunctionNode, LoopNode, Module
-from ..program.trees import walk
+from ..program.trees import child_nodes, walk
 from ..training.loops import gone_over, iterated_loaders
 from ..values.resolver import Resolver
 from ..values.values import External, Made
@@ -185,7 +185,7 @@ def may_end_early(iteration: Iteration) -> bool:
         if isinstance(node, ast.For | ast.AsyncFor | ast.While):
             pending += node.orelse  # a break inside is that loop's own
         elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
-            pending += ast.iter_child_nodes(node)
+            pending += child_nodes(node)
     return False
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from ..facts import Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .models import is_module_value
@@ -35,7 +36,7 @@ def _left_out(resolver: Resolver, cls: Class, module: Module, named: set[str]) -
             isinstance(node, ast.Attribute)
             and node.attr in {"children", "modules", "_modules", "__dict__"}
         )
-        for node in ast.walk(cls.node)
+        for node in walk(cls.node)
     )
     if by_name:
         return None

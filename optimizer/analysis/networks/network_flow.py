@@ -12,6 +12,7 @@ from ..facts import CallFact, Fact
 from ..obstacles import Obstacle
 from ..program.scopes import Parameter
 from ..program.syntax import FunctionNode, Module
+from ..program.trees import walk
 from ..training.steps import StepCode
 from ..values.resolver import Resolver
 
@@ -47,7 +48,7 @@ class NetworkFlow(Fact):
         """Where a function on the way needs what only the network has, not what may be wrapped around it."""
         on_the_way = {(hop.function, hop.parameter) for hop in self.hops}
         for hop in self.hops:
-            for node in ast.walk(hop.function):
+            for node in walk(hop.function):
                 if (
                     isinstance(node, ast.Name)
                     and node.id == hop.parameter

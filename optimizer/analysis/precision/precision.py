@@ -16,6 +16,7 @@ from ..networks.models import is_module_value, unwrap
 from ..networks.network_layers import network_code
 from ..program.project import Project
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..training.steps import EvaluationCode, StepCode
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Instance, Literal, Made, Option
@@ -254,14 +255,14 @@ def _is_optional(resolver: Resolver, context: ast.expr, module: Module) -> bool:
 
 def _has_bare_branch(resolver: Resolver, node: ast.AST, module: Module) -> bool:
     """Whether ``node`` stands in a branch, and the other one makes a call of its without autocast."""
-    calls = {ast.unparse(call) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    calls = {ast.unparse(call) for call in walk(node) if isinstance(call, ast.Call)}
     child = node
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.FunctionDef | ast.For | ast.While):
             return False
         if isinstance(ancestor, ast.If) and not is_cuda_flag(resolver, ancestor.test, module):
             other = ancestor.orelse if child in ancestor.body else ancestor.body
-            nodes = [each for statement in other for each in ast.walk(statement)]
+            nodes = [each for statement in other for each in walk(statement)]
             bare = not any(_contexts(each) for each in nodes)
             if bare and any(isinstance(n, ast.Call) and ast.unparse(n) in calls for n in nodes):
                 return True

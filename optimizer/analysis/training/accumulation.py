@@ -19,6 +19,7 @@ from ..obstacles import Obstacle
 from ..optimizers.gradient_clearing import other_gradient_use
 from ..precision.precision import FrameworkUse
 from ..program.syntax import Module
+from ..program.trees import child_nodes, walk
 from ..script import TrainingScript
 from ..values.resolver import Resolver
 from ..values.values import External, Made
@@ -258,7 +259,7 @@ class _Plan:
         statement = next((s for s in loop.body if getattr(s, "value", None) is call), None)
         if not isinstance(statement, ast.Expr):
             self._refuse(loop, "`zero_grad` does not stand in the loop itself, in every pass")
-        owner = next(iter(ast.iter_child_nodes(call.func)))
+        owner = next(iter(child_nodes(call.func)))
         assert isinstance(owner, ast.expr)
         if not self._is_optimizer(owner) and not self._is_trained(owner, self._module):
             code = self._module.code(owner)
@@ -316,7 +317,7 @@ class _Plan:
                 continue
             if is_jump or isinstance(node, ast.Return | ast.Yield | ast.YieldFrom | ast.Await):
                 self._refuse(node, "the loop may be left, or a batch skipped, within a step")
-        inside = {node for statement in applied for node in ast.walk(statement)}
+        inside = {node for statement in applied for node in walk(statement)}
         for reached in self._nodes:
             if reached.node not in inside:
                 self._refuse_if(self._obstacle(reached))
@@ -341,7 +342,7 @@ class _Plan:
             statement = module.statement(node)
             targets = [statement.iter] if isinstance(statement, ast.For) else []
             targets += getattr(statement, "targets", [getattr(statement, "target", None)])
-            if any(node in set(ast.walk(target)) for target in targets if target is not None):
+            if any(node in set(walk(target)) for target in targets if target is not None):
                 return Obstacle(module, node, "the loop sets the learning rate in every pass")
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             return self._use_of_network(node, module)

@@ -7,6 +7,7 @@ import ast
 from ..calls.reach import lexical_nodes
 from ..calls.signatures import call_argument
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.unpacking import assigned_parts
 
@@ -28,7 +29,7 @@ class BatchTargets:
 
     def __init__(self, resolver: Resolver, loop: ast.For, module: Module) -> None:
         self._resolver, self._loop, self._module = resolver, loop, module
-        self._names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+        self._names = {n.id for n in walk(loop.target) if isinstance(n, ast.Name)}
         for statement in loop.body:
             self._follow(statement)
 
@@ -62,7 +63,7 @@ class BatchTargets:
                 return self._is_part(owner)
             case ast.Subscript(value=owner, slice=index):
                 return self._is_part(owner) and not any(
-                    isinstance(n, ast.Name | ast.Call) for n in ast.walk(index)
+                    isinstance(n, ast.Name | ast.Call) for n in walk(index)
                 )
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _CONVERSIONS:
                 return self._is_part(owner)

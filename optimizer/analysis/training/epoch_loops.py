@@ -10,6 +10,7 @@ from ..calls.reach import lexical_nodes, reached_nodes
 from ..facts import DataLoader, Fact, Loop
 from ..obstacles import Obstacle
 from ..program.syntax import Module, first_name
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Made
 
@@ -36,7 +37,7 @@ class EpochLoop(Fact):
         """The uses of ``self.loader`` in the methods of the class that the loop is in, which the loop can name so, too."""
         module, mine = self.module, _own_name(self.module, self.node)
         cls = module.enclosing_class(self.node)
-        for node in ast.walk(cls) if cls is not None and mine is not None else ():
+        for node in walk(cls) if cls is not None and mine is not None else ():
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.value, ast.Name)

@@ -7,6 +7,7 @@ from types import EllipsisType
 
 from ..calls.signatures import call_argument
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class
 from .tensor_reductions import dimensions
@@ -18,7 +19,7 @@ def is_set_outside_init(cls: ast.ClassDef, read: ast.Attribute) -> bool:
     """Whether a method other than ``__init__`` sets the attribute of the object that is read."""
     for method in cls.body:
         if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-            for node in ast.walk(method):
+            for node in walk(method):
                 if (
                     isinstance(node, ast.Attribute)
                     and node.attr == read.attr
@@ -59,7 +60,7 @@ def is_method(function: ast.FunctionDef, module: Module) -> bool:
 
 def makes_layers(resolver: Resolver, cls: Class) -> bool:
     """Whether a network makes layers of PyTorch that hold weights, as a criterion does not."""
-    for node in ast.walk(cls.node):
+    for node in walk(cls.node):
         if isinstance(node, ast.Call):
             for name in resolver.names(node.func, cls.module):
                 if name.startswith(("torch.nn.", "torchvision.models.", "timm.")) and not (

@@ -16,6 +16,7 @@ from ..program.parameters import parameter_names
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
 from ..program.syntax import Module
+from ..program.trees import walk
 from ..values.changed_objects import changes_receiver
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Made
@@ -189,7 +190,7 @@ class LossReductions:
         self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: Frame
     ) -> Reduced:
         is_counter = path[:1] == (0,) and is_enumerate(iterable)
-        if frame.function is None and binding.node in set(ast.walk(_target(self._loop))):
+        if frame.function is None and binding.node in set(walk(_target(self._loop))):
             return Reduction.FIXED if is_counter else Reduction.GIVEN
         kind = self._of(iterable, module, frame)
         return Reduction.FIXED if kind is Reduction.FIXED or is_counter else None

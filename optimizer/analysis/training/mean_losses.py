@@ -10,7 +10,7 @@ from ..calls.signatures import call_argument
 from ..facts import Fact
 from ..obstacles import Obstacle
 from ..program.syntax import Module
-from ..program.trees import position
+from ..program.trees import position, walk
 from ..values.resolver import Resolver
 from ..values.values import Display, Literal, Made, Value
 from .batch_targets import BatchTargets
@@ -144,10 +144,10 @@ def _carried(step: StepCode, forward: ast.Call) -> ast.Name | None:
         n.id
         for n in stores
         if position(n) < position(forward) and step.module.statement(n) is not inside
-    } | {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    } | {n.id for target in targets for n in walk(target) if isinstance(n, ast.Name)}
     later = {n.id for n in stores} - earlier
     arguments = [*forward.args, *(keyword.value for keyword in forward.keywords)]
-    names = (n for a in arguments for n in ast.walk(a) if isinstance(n, ast.Name))
+    names = (n for a in arguments for n in walk(a) if isinstance(n, ast.Name))
     return next((name for name in names if name.id in later), None)
 
 

@@ -12,6 +12,7 @@ from ..facts import DataLoader, Loop, LoopKind, Phase
 from ..program.parameters import parameter_names
 from ..program.scopes import Assigned, BindingSource, Parameter
 from ..program.syntax import FunctionNode, Module
+from ..program.trees import walk
 from ..values.resolver import CallSite, Resolver
 from ..values.values import External, Instance, Literal, Made, Value
 from .guards import calls_to_backward, makes_object
@@ -90,7 +91,7 @@ def _branches(test: ast.If, module: Module) -> Iterator[tuple[list[ast.stmt], bo
 
 def _asks_parameters(test: ast.expr, function: FunctionNode, module: Module) -> bool:
     """Whether all that is looked at in ``test`` are parameters of ``function``, or made of such, and not bound again."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.NamedExpr):
             return False
         if isinstance(node, ast.Name):

@@ -176,7 +176,8 @@ if __name__ == "__main__":
 ELSEWHERE = "the steps of processes that the script starts and that join no process group"
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_processes_that_train_without_a_group_are_left_to_themselves(
     tmp_path: Path, warm_python: Path, start: str
 ) -> None:

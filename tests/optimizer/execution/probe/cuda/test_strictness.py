@@ -194,6 +194,7 @@ def test_decompositions_in_half_precision_raise(dtype: torch.dtype) -> None:
             torch.linalg.cholesky(matrix @ matrix)
 
 
+@pytest.mark.slow
 def test_what_raises_is_what_torch_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each operation that CUDA has for float32 alone, with halves; and none of the table is part of any other."""
     # What it imports freezes the switches of all backends, which other tests in this process set.
