@@ -25,6 +25,13 @@ def mixed_loss(out, y, other, share):
     return share * criterion(out, y) + (1 - share) * criterion(out, other)
 
 
+def box(size, share):
+    width = size[1]
+    start = np.random.randint(width)
+    half = int(width * np.sqrt(1.0 - share)) // 2
+    return np.clip(start - half, 0, width), np.clip(start + half, 0, width)
+
+
 for epoch in range(2):
     for x, y in loader:
         count = x.size()[0]
@@ -43,6 +50,26 @@ CUTMIX = """\
         x[:, 2:5] = x[index, 2:5]
         loss = mixed_loss(model(x), y, y[index], share)
 """
+BOX = """\
+        index = torch.randperm(x.size()[0]).to(x.device)
+        if np.random.rand(1) < 0.5:
+            share = np.random.beta(1.0, 1.0)
+            low, high = box(x.size(), share)
+            x[:, low:high] = x[index, low:high]
+            share = 1 - (high - low) / x.size()[-1]
+            out = model(x)
+            loss = criterion(out, y) * share + criterion(out, y[index]) * (1.0 - share)
+        else:
+            out = model(x)
+            loss = criterion(out, y)
+"""
+BOX_OF_THE_BATCH = BOX.replace("x.size()[-1]", "x.size()[0]")
+MORE_IN_ONE_BRANCH = BOX.replace(
+    "            loss = criterion(out, y)\n", "            loss = criterion(model(x), y)\n"
+)
+NONE_IN_THE_OTHER = BOX.replace(
+    "        else:\n            out", "        elif x.sum() > 0:\n            out"
+)
 HALF = MIXUP.replace("x[index, :]", "x[index[: len(x)], :]")
 SORTED = MIXUP.replace("randperm(count)", "randperm(count).sort()[0]")
 OF_THE_DATA = MIXUP.replace("randperm(count)", "randperm(len(data))[:16]")
@@ -53,7 +80,7 @@ COMPARED = """\
 NOTE = "samples are mixed with others of the same process's part of a batch"
 
 
-@pytest.mark.parametrize("step", [MIXUP, CUTMIX], ids=["mixup", "cutmix"])
+@pytest.mark.parametrize("step", [MIXUP, CUTMIX, BOX], ids=["mixup", "cutmix", "box"])
 def test_samples_mixed_in_random_order(rewrite: Callable[..., RewriteResult], step: str) -> None:
     file = rewrite(SOURCE.replace("{step}\n", step), ["ddp"], gpus=2).files[0]
     (change,) = file.changes
@@ -62,8 +89,8 @@ def test_samples_mixed_in_random_order(rewrite: Callable[..., RewriteResult], st
 
 @pytest.mark.parametrize(
     "step",
-    [HALF, SORTED, OF_THE_DATA, COMPARED],
-    ids=["half", "sorted", "of the data", "compared"],
+    [HALF, SORTED, OF_THE_DATA, COMPARED, BOX_OF_THE_BATCH, MORE_IN_ONE_BRANCH, NONE_IN_THE_OTHER],
+    ids=["half", "sorted", "of the data", "compared", "box of the batch", "more runs", "no run"],
 )
 def test_what_else_an_order_may_be_for(rewrite: Callable[..., RewriteResult], step: str) -> None:
     (file,) = rewrite(SOURCE.replace("{step}\n", step), ["ddp"], gpus=2).files

@@ -7,7 +7,7 @@ hangs on what each process has measured by itself, the first process decides for
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...rewriting.edits import FileEdit
@@ -17,7 +17,7 @@ from ..obstacles import Obstacle
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import position, walk
 from ..script import TrainingScript
 from ..training.loops import is_forward
 from ..training.steps import StepCode
@@ -166,7 +166,7 @@ class _Decisions:
         region = [*node.body, *node.orelse]
         if isinstance(node, ast.While):
             region = [node]
-        if self._exchanges_in(region, module):
+        if self._exchanges_in(region, module) and not self._do_alike(node, module):
             return "what processes do together would hang on what each has measured by itself"
         for inner in lexical_nodes(region):
             around: ast.AST | None = None
@@ -195,18 +195,35 @@ class _Decisions:
 
     def _exchanges_in(self, region: Collection[ast.AST], module: Module) -> bool:
         """Whether ``region`` does what all processes do together or none: exchange something, change the weights."""
-        for reached in reached_nodes(self._resolver, region, module):
-            node = reached.node
-            if node in self._exchanges:
-                return True
-            if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute) and node.func.attr in _TOGETHER:
-                    return True
-                if self._steps(node, reached.module):
-                    return True
-                if is_forward(self._resolver, node, reached.module):
-                    return True
-        return False
+        reached = reached_nodes(self._resolver, region, module)
+        return any(self._is_done_together(each.node, each.module) for each in reached)
+
+    def _is_done_together(self, node: ast.AST, module: Module) -> bool:
+        if node in self._exchanges:
+            return True
+        return isinstance(node, ast.Call) and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr in _TOGETHER)
+            or self._steps(node, module)
+            or is_forward(self._resolver, node, module)
+        )
+
+    def _do_alike(self, node: ast.If | ast.While, module: Module) -> bool:
+        """Whether both branches of ``node`` do the same together, one after the other: each runs the network once, say."""
+        if not isinstance(node, ast.If):
+            return False
+        done: list[list[str]] = []
+        for branch in (node.body, node.orelse):
+            together = [
+                each.node
+                for each in reached_nodes(self._resolver, branch, module)
+                if self._is_done_together(each.node, each.module)
+            ]
+            directly = {n for n in _directly_in(branch) if isinstance(n, ast.Call)}
+            if not directly.issuperset(together) or not self._exchanges.isdisjoint(together):
+                return False
+            together.sort(key=position)
+            done.append([_what_is_called(each) for each in together])
+        return done[0] == done[1]
 
     def _steps(self, call: ast.Call, module: Module) -> bool:
         """Whether ``call`` steps an optimizer or a schedule."""
@@ -265,6 +282,26 @@ class _Decisions:
                         yield _Problem(module, test, why)
                     elif self.diverging.of(node.value, module):
                         yield _Problem(module, node.value, why, False)
+
+
+def _directly_in(block: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """What runs whenever ``block`` does, in that order: not what stands in further tests and loops."""
+    for statement in block:
+        match statement:
+            case ast.With(items=items, body=body):
+                yield from (node for item in items for node in walk(item))
+                yield from _directly_in(body)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr():
+                yield from lexical_nodes([statement])
+            case _:
+                pass
+
+
+def _what_is_called(call: ast.AST) -> str:
+    """What ``call`` runs, whichever the loss is that a backward pass begins with."""
+    function = getattr(call, "func", None)
+    attribute = getattr(function, "attr", None)
+    return "backward" if attribute == "backward" else ast.unparse(function or call)
 
 
 def _first(node: ast.Try) -> ast.expr:

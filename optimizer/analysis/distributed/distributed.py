@@ -11,11 +11,7 @@ from ...rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpre
 from ..facts import CallFact, DataLoader, Fact
 from ..loading.data_preparation import Preparation, find_preparation, prepared_by
 from ..loading.process_cores import shared_core_edits
-from ..networks.forward_code import layer_classes
-from ..networks.layer_choices import layer_choice
-from ..networks.layer_uses import layer_left_out
 from ..networks.network_flow import NetworkFlow, network_flow
-from ..networks.unused_outputs import output_left_out
 from ..obstacles import Obstacle
 from ..program.statements import only_one_runs
 from ..script import TrainingScript
@@ -64,7 +60,7 @@ from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .told_figures import ToldFigures, find_told_figures
-from .trained_network import graph_free_part, trained_network
+from .trained_network import part_left_out, trained_network
 from .wrapper_tests import wrapper_test_edits
 
 
@@ -176,18 +172,11 @@ class _Plan:
         if trained is None:
             self._refuse(optimizers[0], "what the optimizer trains is not seen to be one network")
         forwards = trained.forwards
-        if len(forwards) != 1:
+        if not forwards or not only_one_runs(forwards):
             why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
             self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
         self._forward = forwards[0]
-        models = script.models_of(forwards[0].node.func, forwards[0].module)
-        classes = layer_classes(resolver, models)
-        unused = (
-            layer_left_out(resolver, classes)
-            or layer_choice(resolver, forwards[0], classes)
-            or output_left_out(resolver, forwards[0])
-            or graph_free_part(resolver, forwards[0], in_parts=trained.in_parts)
-        )
+        unused = part_left_out(script, trained)
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
         calls = data_parallel_calls(resolver)
         parts = [call for call in calls if wraps_part(resolver, call)]
@@ -211,7 +200,7 @@ class _Plan:
         if wrapped:
             yield from replacing
             return
-        flow = network_flow(resolver, step, forwards[0])
+        flow = network_flow(resolver, step, forwards)
         if isinstance(flow, Obstacle):
             raise _NotPossibleError(flow)
         self._flow = flow

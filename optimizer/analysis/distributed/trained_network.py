@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 from ..autograd.grad_modes import suspended_around
 from ..calls.reach import reached_nodes
-from ..facts import CallFact, Loop, Optimizer
+from ..facts import CallFact, Fact, Loop, Optimizer
+from ..networks.forward_code import layer_classes
+from ..networks.layer_choices import layer_choice
+from ..networks.layer_uses import layer_left_out
 from ..networks.trained import trained_in_each, trained_wholes
+from ..networks.unused_outputs import output_left_out
 from ..script import TrainingScript
 from ..values.resolver import Resolver
 
@@ -56,7 +60,22 @@ def _forwards(script: TrainingScript, made: frozenset[ast.Call], loop: Loop) -> 
     ]
 
 
-def graph_free_part(resolver: Resolver, forward: CallFact, *, in_parts: bool) -> CallFact | None:
+def part_left_out(script: TrainingScript, trained: TrainedNetwork) -> Fact | None:
+    """A part of the network that a backward pass may leave without gradients, by one of its forward passes."""
+    resolver, (first, *_) = script.resolver, trained.forwards
+    classes = layer_classes(resolver, script.models_of(first.node.func, first.module))
+    found = layer_left_out(resolver, classes)
+    for forward in trained.forwards:
+        found = (
+            found
+            or layer_choice(resolver, forward, classes)
+            or output_left_out(resolver, forward)
+            or _graph_free_part(resolver, forward, in_parts=trained.in_parts)
+        )
+    return found
+
+
+def _graph_free_part(resolver: Resolver, forward: CallFact, *, in_parts: bool) -> CallFact | None:
     """Where the network that ``forward`` runs computes without gradients: parameters there get none, trained or not.
 
     So it may be where it lets go of a result, if it is trained ``in_parts``.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..calls.reach import Reached
 from ..calls.signatures import argument_for
@@ -58,8 +58,27 @@ class NetworkFlow(Fact):
                     yield Reached(node, hop.module, hop.alone)
 
 
-def network_flow(resolver: Resolver, step: StepCode, forward: CallFact) -> NetworkFlow | Obstacle:
-    """The way of the network that ``forward`` runs, from its variable to there."""
+def network_flow(
+    resolver: Resolver, step: StepCode, forwards: Sequence[CallFact]
+) -> NetworkFlow | Obstacle:
+    """The way of the network from its variable to ``forwards``, of which one runs in each step."""
+    found: NetworkFlow | None = None
+    for forward in forwards:
+        flow = _way_to(resolver, step, forward)
+        if isinstance(flow, Obstacle):
+            return flow
+        if found is not None:
+            ways = [(*(hop.function for hop in f.hops), ast.dump(f.node)) for f in (found, flow)]
+            if ways[0] != ways[1]:
+                why = "the network comes by several names to where it is run"
+                return Obstacle(forward.module, forward.node, why)
+            flow = replace(found, uses=(*dict.fromkeys((*found.uses, *flow.uses)),))
+        found = flow
+    assert found is not None, "there is a forward pass"
+    return found
+
+
+def _way_to(resolver: Resolver, step: StepCode, forward: CallFact) -> NetworkFlow | Obstacle:
     expression, module = forward.node.func, forward.module
     reached = {r.node for r in step.nodes(resolver)}
     phase = step.loop.phase

@@ -92,7 +92,7 @@ def replaced_if_none(module: Module, reaching: list[Binding], use: ast.AST) -> l
     """Those of ``reaching`` that are None no more at ``use``: ``if device is None: device = ...`` stands in between."""
     if len(reaching) < 2:
         return []
-    around = _enclosing_blocks(module, use)
+    around = enclosing_blocks(module, use)
     statements = {module.statement(b.node) for b in reaching if not isinstance(b.source, Parameter)}
     tests = [
         test
@@ -136,13 +136,13 @@ def _reaching(
         for b in bindings
         if _effect(module, b) <= position(use)
         and not _inside(module, use, b)
-        and not (passed_by and passed_by & _enclosing_blocks(module, b.node))
+        and not (passed_by and passed_by & enclosing_blocks(module, b.node))
     ]
-    around = _enclosing_blocks(module, use)
+    around = enclosing_blocks(module, use)
     if ran is not None and position(ran) < position(use):
         taken, left_out = _branches(module, ran)
         around |= taken
-        before = [b for b in before if not left_out & _enclosing_blocks(module, b.node)]
+        before = [b for b in before if not left_out & enclosing_blocks(module, b.node)]
     decided = _last_decided(module, before, use, around)
     reaching: list[Binding] = []
     for binding in before:
@@ -329,7 +329,7 @@ def _lets_through(manager: ast.expr) -> bool:
 
 def _branches(module: Module, ran: ast.AST) -> tuple[set[int], set[int]]:
     """The statement lists that have run to their end if ``ran`` has, and those that have not run at all."""
-    around = _enclosing_blocks(module, ran)
+    around = enclosing_blocks(module, ran)
     taken, left_out = around, set[int]()
     for ancestor in module.ancestors(ran):
         match ancestor:
@@ -362,7 +362,7 @@ def _passed_by(module: Module, use: ast.AST) -> set[int]:
     return blocks
 
 
-def _enclosing_blocks(module: Module, use: ast.AST) -> set[int]:
+def enclosing_blocks(module: Module, use: ast.AST) -> set[int]:
     """The identities of the statement lists that ``use`` is in, up to the function or class around it."""
     blocks: set[int] = set()
     child = use

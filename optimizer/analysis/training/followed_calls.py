@@ -45,6 +45,12 @@ class Branches(DeadCode):
             case _:
                 return super().truth(test, module)
 
+    def taken(self, choice: ast.IfExp, module: Module) -> list[ast.expr]:
+        """What ``choice`` may be: one of its branches, or either."""
+        truth = self.truth(choice.test, module)
+        branches = choice.body, choice.orelse
+        return [*branches] if truth is None else [branches[0] if truth else branches[1]]
+
     def live(self, bindings: Iterable[Binding], use: ast.Name, module: Module) -> list[Binding]:
         """Those of ``bindings`` that ``use`` may see, once the branches are known that run, and those that do not."""
         live = [binding for binding in bindings if not self.contains(binding.node, module)]

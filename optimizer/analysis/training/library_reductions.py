@@ -12,7 +12,7 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .followed_calls import Frame
-from .loss_forms import is_full_slice, is_loss, is_set_outside_init, whose_sizes
+from .loss_forms import is_loss, is_set_outside_init, size_at, whose_sizes
 from .mean_losses import averages
 from .permutations import is_permutation
 from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise
@@ -27,6 +27,7 @@ _LENGTHS: dict[Reduced, Reduction] = {
     Reduction.FIXED: Reduction.FIXED,
     Reduction.GIVEN: Reduction.COUNT,
     Reduction.SAMPLES: Reduction.COUNT,
+    Reduction.SIZES: Reduction.FIXED,
 }
 """What the length of a value is. That of a network's results may be how many there are for each sample."""
 _SEVERAL_RESULTS = frozenset(
@@ -37,6 +38,7 @@ _SEQUENCES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict"})
 _NUMBERS_DRAWN = frozenset(
     {"numpy.random.beta", "numpy.random.uniform", "numpy.random.rand", "numpy.random.random"}
     | {"random.random", "random.uniform", "random.betavariate"}
+    | {"numpy.random.randint", "random.randint", "random.randrange"}
 )
 """Functions that draw one number, for a batch or the share of it that a process has."""
 _NUMBERS = frozenset({"builtins.float", "builtins.int", "builtins.abs"})
@@ -64,7 +66,7 @@ class LibraryReductions:
                 return self._loss_call([(call, module)], kinds)
             if function in _FACTORIES:
                 sizes = [self._of(x, module, frame) for a in call.args if (x := whose_sizes(a))]
-                per_sample = Reduction.COUNT in kinds or bool(EACH & {*sizes})
+                per_sample = bool({Reduction.COUNT, Reduction.SIZES} & {*kinds} or EACH & {*sizes})
                 return Reduction.GIVEN if per_sample else elementwise(kinds)
             if call.args:
                 return self.tensor_call(call, function, call.args[0], call.args[1:], module, frame)
@@ -81,8 +83,10 @@ class LibraryReductions:
         module: Module,
         frame: Frame,
     ) -> Reduced:
-        if function == "size" and arguments:
-            return self.size(tensor, arguments[0], module, frame)
+        if function == "size":
+            if arguments:
+                return self.size(tensor, arguments[0], module, frame)
+            return _sizes(self._of(tensor, module, frame))
         kinds = [self._of(argument, module, frame) for argument in arguments]
         keywords = [(word, self._of(word.value, module, frame)) for word in call.keywords]
         of = self._of(tensor, module, frame)
@@ -121,18 +125,17 @@ class LibraryReductions:
         return added(found)
 
     def size(self, tensor: ast.expr, dimension: ast.expr, module: Module, frame: Frame) -> Reduced:
-        if not isinstance(dimension, ast.Constant | ast.UnaryOp):
-            return None
         of = self._of(tensor, module, frame)
-        if of is Reduction.FIXED:
-            return of
-        first = isinstance(dimension, ast.Constant) and dimension.value == 0
-        return (Reduction.COUNT if first else Reduction.FIXED) if of in EACH else None
+        if of in EACH:
+            return size_at(dimension)
+        return of if of is Reduction.FIXED else None
 
     def attribute(self, node: ast.Attribute, module: Module, frame: Frame) -> Reduced:
         owner = self._of(node.value, module, frame)
         if node.attr in TRANSPOSED:
             return Reduction.FIXED if owner is Reduction.FIXED else None
+        if node.attr == "shape":
+            return _sizes(owner)
         cls = module.enclosing_class(node)
         inside = module.function(node)
         if cls is not None and inside is not None and isinstance(node.value, ast.Name):
@@ -148,22 +151,33 @@ class LibraryReductions:
         owner, index = self._of(node.value, module, frame), node.slice
         if owner is Reduction.FIXED:
             return self._of_index(index, module, frame)
+        if owner is Reduction.SIZES:
+            return size_at(index)
         if owner not in EACH:
             return None
         first = index.elts[0] if isinstance(index, ast.Tuple) and index.elts else index
         if is_permutation(self._resolver, first, module):
             others = index.elts[1:] if isinstance(index, ast.Tuple) else []
-            return owner if all(is_full_slice(other) for other in others) else None
+            return owner if self._are_fixed(others, module, frame) else None
         match index:
             case ast.Constant(value=str()):
                 return owner
             case ast.Constant(value=int()):  # one of the parts of a batch, of several results
                 return owner if owner in SEVERAL_PARTS else None
-            case ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), *others]):
-                kinds = [self._of_index(part, module, frame) for part in others]
-                return owner if all(kind is Reduction.FIXED for kind in kinds) else None
             case _:
-                return None
+                return owner if self.is_beside_samples(index, module, frame) else None
+
+    def is_beside_samples(self, index: ast.expr, module: Module, frame: Frame) -> bool:
+        """Whether ``index`` takes the same of every sample: ``[:, 2:5]``."""
+        match index:
+            case ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), *others]):
+                return self._are_fixed(others, module, frame)
+            case _:
+                return False
+
+    def _are_fixed(self, indices: Sequence[ast.expr], module: Module, frame: Frame) -> bool:
+        kinds = {self._of_index(part, module, frame) for part in indices}
+        return kinds <= {Reduction.FIXED}
 
     def _of_index(self, index: ast.expr, module: Module, frame: Frame) -> Reduced:
         if isinstance(index, ast.Slice):
@@ -172,3 +186,10 @@ class LibraryReductions:
         if isinstance(index, ast.Tuple):
             return elementwise([self._of_index(part, module, frame) for part in index.elts])
         return self._of(index, module, frame)
+
+
+def _sizes(tensor: Reduced) -> Reduced:
+    """What the shape of ``tensor`` is."""
+    if tensor in EACH:
+        return Reduction.SIZES
+    return tensor if tensor is Reduction.FIXED else None

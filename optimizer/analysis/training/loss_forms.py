@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from types import EllipsisType
 
 from ..calls.signatures import call_argument
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class
+from .reductions import Reduced, Reduction
 from .tensor_reductions import dimensions
 
 _MOVES = frozenset({"to", "cuda", "cpu", "float", "long", "clone", "detach"})
@@ -36,6 +36,18 @@ def whose_sizes(node: ast.expr) -> ast.expr | None:
             return tensor
         case ast.Call(func=ast.Attribute(value=tensor, attr="size"), args=[], keywords=[]):
             return tensor
+        case _:
+            return None
+
+
+def size_at(place: object) -> Reduced:
+    """What the size is that stands at ``place`` in the shape of a tensor of the batch: an index, or a slice."""
+    match place:
+        case int() | ast.Constant(value=int()) | ast.UnaryOp(operand=ast.Constant(value=int())):
+            first = place == 0 or getattr(place, "value", None) == 0
+            return Reduction.COUNT if first else Reduction.FIXED
+        case ast.Slice(lower=ast.Constant(value=int(start))) if start > 0:
+            return Reduction.FIXED
         case _:
             return None
 
@@ -68,15 +80,6 @@ def makes_layers(resolver: Resolver, cls: Class) -> bool:
                 ):
                     return True
     return False
-
-
-def is_full_slice(index: ast.expr) -> bool:
-    """Whether ``index`` takes everything of its dimension: ``:``, ``...``."""
-    match index:
-        case ast.Slice(lower=None, upper=None, step=None) | ast.Constant(value=EllipsisType()):
-            return True
-        case _:
-            return False
 
 
 def is_loss(function: str) -> bool:

@@ -12,11 +12,12 @@ from ..calls.reach import lexical_nodes
 from ..calls.signatures import argument_for
 from ..networks.models import is_module_value
 from ..networks.networks import Networks
+from ..program.changes import may_show_change
 from ..program.parameters import parameter_names
-from ..program.reaching import reaching_bindings
-from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path, Scope
+from ..program.reaching import bindings_of
+from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter, Path
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import is_none, walk
 from ..values.changed_objects import changes_receiver
 from ..values.resolver import Resolver
 from ..values.values import Class, External, Function, Made
@@ -28,6 +29,7 @@ from .loss_forms import (
     is_method,
     makes_layers,
     moved_batch,
+    size_at,
 )
 from .reductions import Reduced, Reduction, added, elementwise, gathered, operation
 from .written_parts import part_written_in
@@ -76,8 +78,8 @@ class LossReductions:
                 return operation(op, self._of(left, module, frame), self._of(right, module, frame))
             case ast.Compare(left=left, comparators=others):
                 return elementwise([self._of(n, module, frame) for n in (left, *others)])
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                taken = _taken(frame.code.truth(test, module), body, orelse)
+            case ast.IfExp():
+                taken = frame.code.taken(node, module)
                 return added([self._of(branch, module, frame) for branch in taken])
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 kinds = {self._of(element, module, frame) for element in elements}
@@ -103,14 +105,10 @@ class LossReductions:
     # Names
 
     def _name(self, name: ast.Name, module: Module, frame: Frame) -> Reduced:
-        scope = module.scope(name)
-        found = scope.lookup(name.id)
-        if found is None:
+        if module.scope(name).lookup(name.id) is None:
             return Reduction.FIXED
         kinds: list[Reduced] = []
-        for binding in frame.code.live(
-            reaching_bindings(module, *found, scope, name), name, module
-        ):
+        for binding in frame.code.live(bindings_of(module, name), name, module):
             key = (binding.node, frame.depth)
             self._cuts += key in self._open
             if key in self._open:
@@ -118,21 +116,21 @@ class LossReductions:
             self._open.add(key)
             kinds.append(self._binding(binding, module, frame))
             self._open.discard(key)
-        kinds += self._changes(name, found, module, frame)
+        kinds += self._changes(name, module, frame)
         return added(kinds) if kinds else None
 
-    def _changes(
-        self, name: ast.Name, found: tuple[Scope, list[Binding]], module: Module, frame: Frame
-    ) -> Iterator[Reduced]:
+    def _changes(self, name: ast.Name, module: Module, frame: Frame) -> Iterator[Reduced]:
         """What the variable may be once it has been changed in place: by ``x.mul_(..)``, ``x[0] = 1``."""
         for use in module.names_of(name.id):
             key = (use, frame.depth)
-            if key in self._open or module.scope(use).lookup(use.id) != found:
+            if key in self._open or not may_show_change(module, name, use):
                 self._cuts += key in self._open and isinstance(use.ctx, ast.Load)
                 continue
             match module.parents[use]:
-                case ast.Subscript(value=changed, ctx=ast.Store()) if changed is use:
-                    yield None
+                case ast.Subscript(value=changed, ctx=ast.Store()) as part if changed is use:
+                    self._open.add(key)
+                    yield self._put(part, module, frame)
+                    self._open.discard(key)
                 case ast.Attribute(attr=method) as function if changes_receiver(method):
                     call = module.parents[function]
                     if isinstance(call, ast.Call) and isinstance(module.parents[call], ast.Expr):
@@ -143,6 +141,16 @@ class LossReductions:
                         yield elementwise([Reduction.FIXED, *arguments]) if along else None
                 case _:
                     pass
+
+    def _put(self, part: ast.Subscript, module: Module, frame: Frame) -> Reduced:
+        """What is put into ``part`` of a variable: of every sample the same part, with numbers of the sample itself."""
+        match module.parents[part]:
+            case ast.Assign(value=value) | ast.AugAssign(value=value) if (
+                self._library.is_beside_samples(part.slice, module, frame)
+            ):
+                return elementwise([Reduction.FIXED, self._of(value, module, frame)])
+            case _:
+                return None
 
     def _binding(self, binding: Binding, module: Module, frame: Frame) -> Reduced:
         source = binding.source
@@ -179,12 +187,9 @@ class LossReductions:
 
     def _begins(self, target: ast.Name, module: Module) -> bool:
         """Whether all that is known of the variable before is being asked for already: it is added to in a loop."""
-        scope = module.scope(target)
-        found = scope.lookup(target.id)
-        assert found is not None
         self._cuts += 1
         asked = {node for node, _ in self._open}
-        return all(b.node in asked for b in reaching_bindings(module, *found, scope, target))
+        return all(binding.node in asked for binding in bindings_of(module, target))
 
     def _iterated(
         self, binding: Binding, iterable: ast.expr, path: Path, module: Module, frame: Frame
@@ -200,12 +205,13 @@ class LossReductions:
         if not path:
             return self._of(value, module, frame)
         if isinstance(value, ast.Call):
-            return self._call(value, module, frame, path)
-        written = self._written(value, path, module, frame)
-        if written is not None:
+            kind = self._call(value, module, frame, path)
+        elif (written := self._written(value, path, module, frame)) is not None:
             return written
-        kind = self._of(value, module, frame)
-        return kind if kind in {*SEVERAL_PARTS, Reduction.FIXED} else None
+        else:
+            kind = self._of(value, module, frame)
+            kind = kind if kind in {*SEVERAL_PARTS, Reduction.SIZES, Reduction.FIXED} else None
+        return size_at(path[0]) if kind is Reduction.SIZES else kind
 
     # Parts that are written out
 
@@ -216,8 +222,8 @@ class LossReductions:
         if path[0] in TRANSPOSED:
             return None
         match value:
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                taken = _taken(frame.code.truth(test, module), body, orelse)
+            case ast.IfExp():
+                taken = frame.code.taken(value, module)
                 return added([self._written(branch, path, module, frame) for branch in taken])
             case (
                 ast.Attribute(value=whole, attr=key)
@@ -233,13 +239,10 @@ class LossReductions:
                 return self._written(*found, module, frame) if found is not None else None
 
     def _written_in(self, name: ast.Name, path: Path, module: Module, frame: Frame) -> Reduced:
-        found, scope = module.scope(name).lookup(name.id), module.scope(name)
-        if found is None or any(True for _ in self._changes(name, found, module, frame)):
+        if any(True for _ in self._changes(name, module, frame)):
             return None
         kinds: list[Reduced] = []
-        for binding in frame.code.live(
-            reaching_bindings(module, *found, scope, name), name, module
-        ):
+        for binding in frame.code.live(bindings_of(module, name), name, module):
             key, source = (binding.node, frame.depth), binding.source
             self._cuts += key in self._open
             inside = (frame.function or self._loop) in module.ancestors(binding.node)
@@ -374,7 +377,7 @@ class LossReductions:
             else:
                 arguments[name] = Reduction.FIXED if passed is not None else None
                 default = passed.default if passed is not None else None
-                is_given = None if default is None else not _is_none(default)
+                is_given = None if default is None else not is_none(default)
             if is_given is not None:
                 given[name] = is_given
         return Frame(Branches(self._resolver, node, given), node, arguments, given, frame.depth + 1)
@@ -384,16 +387,8 @@ class LossReductions:
         if isinstance(argument, ast.Name) and argument.id in frame.given:
             return frame.given[argument.id]
         if kind is Reduction.FIXED or kind is None:
-            return False if _is_none(argument) else None
+            return False if is_none(argument) else None
         return True
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _taken(truth: bool | None, body: ast.expr, orelse: ast.expr) -> list[ast.expr]:
-    return [body, orelse] if truth is None else [body if truth else orelse]
 
 
 def _target(loop: ast.AST) -> ast.AST:

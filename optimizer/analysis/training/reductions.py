@@ -26,6 +26,8 @@ class Reduction(Enum):
     """As SAMPLES: what a network returns, which may also be a loss that it has computed itself."""
     COUNT = "count"
     """How many samples (or numbers of them) there are, or so many times a fixed number."""
+    SIZES = "sizes"
+    """The shape of a tensor of the batch: first how many samples there are, then what does not depend on it."""
     WEIGHT = "weight"
     """A sum of numbers that the batch has: how many words are no padding."""
     SUM = "sum"
@@ -75,7 +77,7 @@ def _added(one: Reduced, other: Reduced) -> Reduced:
         kind = other if one is Reduction.FIXED else one
         if kind in EACH:
             return elementwise(kinds)
-        return None if kind is Reduction.COUNT else kind
+        return None if kind in {Reduction.COUNT, Reduction.SIZES} else kind
     if Reduction.REPLICAS in kinds and kinds <= REDUCED - _SUMS:
         return Reduction.REPLICAS
     if kinds <= _MEANS:
@@ -90,7 +92,7 @@ def product(one: Reduced, other: Reduced) -> Reduced:
     kinds = {one, other}
     if Reduction.FIXED in kinds:
         kind = other if one is Reduction.FIXED else one
-        return elementwise(kinds) if kind in EACH else kind
+        return kind if kind in REDUCED else elementwise(kinds)
     if kinds == {Reduction.MEAN, Reduction.COUNT}:
         return Reduction.SUM
     return elementwise(kinds)

@@ -95,6 +95,11 @@ RMSE = """
 def criterion(scores, target):
     return torch.sqrt(F.mse_loss(scores[:, 0], target.float()))
 """
+SIZED = """
+def criterion(scores, size):
+    return scores.pow(2).sum() / ({by})
+"""
+BY_SIZE = "    loss = criterion(out, out.shape)"
 CALLED = "    loss = criterion(out, y)"
 CASES: dict[str, tuple[str, str, Reduction | None]] = {
     "cross entropy": ("", "    loss = F.cross_entropy(out, y)", Reduction.MEAN),
@@ -173,6 +178,39 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
         "",
         "    each = F.cross_entropy(out, y, reduction='none')\n    each = each * 1\n"
         "    each[0] = each.sum()\n    loss = each.mean()",
+        None,
+    ),
+    "by its shape": (SIZED.format(by="size[0] * size[-1]"), BY_SIZE, Reduction.MEAN),
+    "by another size": (SIZED.format(by="size[1]"), BY_SIZE, Reduction.SUM),
+    "by a sum of sizes": (SIZED.format(by="size[0] + size[1]"), BY_SIZE, None),
+    "sizes unpacked": (
+        "",
+        "    count, width = out.size()\n    loss = out.abs().sum() / (count * width)",
+        Reduction.MEAN,
+    ),
+    "column set": (
+        "",
+        "    each = out.abs()\n    each[:, 1] = 2 * x[:, 0]\n    loss = (each * out).mean()",
+        Reduction.MEAN,
+    ),
+    "column set to a mean": (
+        "",
+        "    each = out.abs()\n    each[:, 1] = x.mean()\n    loss = (each * out).mean()",
+        None,
+    ),
+    "set further down": (
+        "",
+        "    each = out.abs()\n    loss = each.mean()\n    each = out.detach() * 1\n    each[0] = loss.item()",
+        Reduction.MEAN,
+    ),
+    "set behind its use": (
+        "",
+        "    each = out.detach() * 1\n    loss = (out + each).pow(2).mean()\n    each[0] = 0.0",
+        Reduction.MEAN,
+    ),
+    "set in the pass before": (
+        "weights = torch.ones(6)\n",
+        "    loss = (out + weights).pow(2).mean()\n    weights[:] = out.detach().mean(0)",
         None,
     ),
     "transposed": ("", "    loss = (out.T @ out).pow(2).mean()", None),
