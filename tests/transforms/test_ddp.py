@@ -486,8 +486,8 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         ),
         (
             "    print(epoch, loss.item())",
-            "    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
-            "the optimizer is made anew",
+            "    model = nn.Linear(8, 3)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+            "what the optimizer trains is not seen to be one network",
         ),
         (
             "        loss.backward()",
@@ -555,6 +555,15 @@ def test_one_of_several_optimizers(
     by_key = f"import sys\noptimizer = {{'sgd': {one[12:-1]}, 'adam': {second}}}[sys.argv[1]]\n"
     distributed = code(rewrite(FLAT.replace(one, by_key), ["ddp"], **GPUS))
     assert "ddp_model = DistributedDataParallel(" in distributed
+
+
+def test_an_optimizer_that_takes_the_place_of_another(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """As one with a lower rate in each epoch: whichever steps, its gradients are those of the wrapped network."""
+    again = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / (epoch + 1))\n"
+    source = FLAT.replace("    for x, y in", again + "    for x, y in")
+    assert "ddp_model = DistributedDataParallel(" in code(rewrite(source, ["ddp"], **GPUS))
 
 
 def test_an_optimizer_that_nothing_calls_for(rewrite: Callable[..., RewriteResult]) -> None:
@@ -679,6 +688,24 @@ if RANK == 0 and WORLD_SIZE > 1:
         in text
     )
     assert text.index("timeout=timedelta(hours=2)") < text.index("if RANK > 0:")
+
+
+@pytest.mark.parametrize(
+    ("run", "waits"),
+    [
+        ("os.system('wget %s; unzip points.zip' % address)", True),
+        ("subprocess.check_call(['curl', '-O', address])", True),
+        ("os.system('echo ' + address)", False),
+    ],
+)
+def test_programs_that_fetch_data(
+    rewrite: Callable[..., RewriteResult], run: str, waits: bool
+) -> None:
+    fetched = "import os\nimport subprocess\nimport sys\n\naddress = sys.argv[1]\n"
+    fetched += f"if not os.path.exists('points'):\n    {run}\n"
+    source = FLAT.replace("data = ", fetched + "data = ")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert ("dist.barrier()  # the first process prepares the data" in text) is waits
 
 
 def test_a_dataset_made_ahead_of_its_loader_waits_for_the_first_process(

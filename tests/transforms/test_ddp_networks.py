@@ -110,6 +110,29 @@ else:
         assert "DistributedDataParallel" not in code(rewrite(twice, ["ddp"], **GPUS))
 
 
+OTHERS = """\
+teacher = nn.DataParallel(nn.Linear(8, 3))
+teacher.load_state_dict(torch.load("teacher.pt"))
+model = nn.DataParallel(model)
+"""
+
+
+def test_networks_in_data_parallel_that_are_not_trained(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """A teacher, and what another function evaluates, keep to the GPU of their process."""
+    evaluate = (
+        "def evaluate():\n    net = nn.DataParallel(nn.Linear(8, 3))\n    net(data[:][0])\n\n\n"
+    )
+    source = FLAT.replace("optimizer = ", f"{OTHERS}\n{evaluate}optimizer = ").replace(
+        "loss = ", "with torch.no_grad():\n            wanted = teacher(x)\n        loss = "
+    )
+    text = code(rewrite(f"{source}evaluate()\n", ["ddp"], **GPUS))
+    own = "device_ids=[LOCAL_RANK] if WORLD_SIZE > 1 else None"
+    assert text.count(own) == 2
+    assert "    model = DistributedDataParallel(" in text
+
+
 def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
     two = f"{NETWORK}other = Net()\n"
     groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"

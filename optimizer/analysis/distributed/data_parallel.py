@@ -14,7 +14,7 @@ from ..networks.models import is_module_class
 from ..obstacles import Obstacle
 from ..program.syntax import Module
 from ..values.resolver import Resolver
-from ..values.values import Class
+from ..values.values import Class, Made
 from .process_names import Place, ProcessNames
 
 DATA_PARALLEL = "torch.nn.parallel.DataParallel"
@@ -84,6 +84,22 @@ def data_parallel_calls(resolver: Resolver) -> tuple[CallFact, ...]:
     )
 
 
+def calls_around(
+    resolver: Resolver, calls: Sequence[CallFact], forwards: Sequence[CallFact]
+) -> Sequence[CallFact]:
+    """Those of ``calls`` that wrap the network of ``forwards``, all of them where that is not seen.
+
+    Others wrap what is not trained: a teacher, or the network that another function evaluates.
+    """
+    made = {
+        value.call
+        for forward in forwards
+        for value in resolver.values(forward.node.func, forward.module)
+        if isinstance(value, Made)
+    }
+    return [call for call in calls if call.node in made] or calls
+
+
 def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | Obstacle:
     """The statement around a call of ``nn.DataParallel``, or why it is left alone."""
     module = call.module
@@ -139,9 +155,9 @@ def wraps_part(resolver: Resolver, call: CallFact) -> bool:
 
 
 def part_edit(call: CallFact, names: ProcessNames) -> FileEdit:
-    """The edit by which ``nn.DataParallel`` around a part of a network keeps to the GPU of its process.
+    """The edit by which ``nn.DataParallel`` around a part of a network, or what is not trained, keeps to the GPU of its process.
 
-    The part stays wrapped, so that checkpoints keep their keys.
+    It stays wrapped, so that checkpoints keep their keys.
     """
     module = call.module
     given = call_argument(call.node, "device_ids", 1)

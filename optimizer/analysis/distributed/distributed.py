@@ -28,6 +28,7 @@ from .common_decisions import agree_on_decisions
 from .common_seeds import find_common_seeds
 from .data_parallel import (
     DataParallelUse,
+    calls_around,
     data_parallel_calls,
     data_parallel_use,
     part_edit,
@@ -179,7 +180,8 @@ class _Plan:
         unused = part_left_out(script, trained)
         wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
         calls = data_parallel_calls(resolver)
-        parts = [call for call in calls if wraps_part(resolver, call)]
+        around = calls_around(resolver, calls, forwards)
+        parts = [call for call in calls if wraps_part(resolver, call) or call not in around]
         yield from (part_edit(call, self._names) for call in parts)
         uses = [data_parallel_use(resolver, call) for call in calls if call not in parts]
         for use in uses:

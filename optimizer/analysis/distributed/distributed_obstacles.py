@@ -67,11 +67,8 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
     optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
     pair = _another(resolver, optimizers)
     if pair is not None:
-        one, another = pair
         why = "several optimizers take turns: which network waits for which gradients is not proven"
-        if _target(one) is not None and _target(one) == _target(another):
-            why = "the optimizer is made anew: that it goes on with the same weights is not proven"
-        return Obstacle(another.module, another.node, why)
+        return Obstacle(pair[1].module, pair[1].node, why)
     if not optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
     for optimizer in optimizers:
@@ -112,9 +109,15 @@ def _converted(script: TrainingScript) -> Fact | None:
 def _another(
     resolver: Resolver, optimizers: Iterable[Optimizer]
 ) -> tuple[Optimizer, Optimizer] | None:
-    """Two optimizers that may train beside each other: neither of them is left over, and the script does not choose one of both."""
+    """Two optimizers that may train beside each other.
+
+    Not one that takes the place of the other, nor where one is left over or the script chooses one of both.
+    """
     live = [each for each in optimizers if not never_runs(resolver, each.node, each.module)]
     for one, other in combinations(live, 2):
+        is_made_anew = (target := _target(one)) is not None and target == _target(other)
+        if is_made_anew:
+            continue
         if one.module is not other.module or not (
             are_alternatives(one.node, other.node, one.module)
             or _is_chosen_from(one.node, other.node, one.module)

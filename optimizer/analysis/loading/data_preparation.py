@@ -20,6 +20,12 @@ _DOWNLOADS = re.compile(
     r"gdown\.\w+|torchvision\.datasets\.utils\.\w+|(huggingface_hub|datasets)\.(snapshot_download|load_dataset)|"
     r"zipfile\.ZipFile\.extractall|tarfile\.\w+\.extractall|shutil\.(copy\w*|move|unpack_archive)|os\.(replace|rename)"
 )
+_SHELLS = frozenset(
+    {"os.system", "os.popen"}
+    | {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
+)
+_COMMANDS = re.compile(r"\b(wget|curl|aria2c|gdown|kaggle|git clone|unzip|gunzip|tar|7z)\b")
+"""Programs that fetch or unpack data."""
 _WRITING_METHODS = frozenset(
     {"save", "extractall", "write_bytes", "write_text", "to_csv", "to_pickle"}
 )
@@ -75,6 +81,8 @@ def _writes(resolver: Resolver, reached: Reached) -> bool:
     if _downloads(resolver, call, reached.module):
         return True
     names = resolver.names(call.func, reached.module)
+    if names & _SHELLS:
+        return any(_COMMANDS.search(reached.module.code(given)) for given in call.args[:1])
     if names:
         return any(_DOWNLOADS.fullmatch(n) or n in _WRITERS for n in names) or (
             "builtins.open" in names
