@@ -690,6 +690,96 @@ if RANK == 0 and WORLD_SIZE > 1:
     assert text.index("timeout=timedelta(hours=2)") < text.index("if RANK > 0:")
 
 
+def between_barriers(text: str) -> list[str]:
+    """What the first process does while the others wait."""
+    waits = "dist.barrier()  # the first process prepares the data\n"
+    return [part.split("dist.barrier()")[0] for part in text.split(waits)[1:]]
+
+
+MADE = "def make(model):\n    model = nn.DataParallel(model)\n    return model\n\n\n"
+WRAPPED = "model = nn.DataParallel(model)\n"
+DOWNLOADED = FLAT.replace(
+    "from torch import nn\n", "from torch import nn\nfrom torchvision import datasets\n"
+).replace(
+    "data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))",
+    "data = datasets.MNIST('data', download=True)",
+)
+
+
+@pytest.mark.parametrize("wrapped", [WRAPPED, MADE + "model = make(model)\n"])
+def test_data_that_is_prepared_before_and_behind_the_wrapping(
+    rewrite: Callable[..., RewriteResult], wrapped: str
+) -> None:
+    """All processes make a DistributedDataParallel together: none of them can wait for another meanwhile."""
+    other = "test_data = datasets.MNIST('data', train=False, download=True)\n"
+    text = code(rewrite(DOWNLOADED.replace(MODEL, MODEL + wrapped + other), ["ddp"], **GPUS))
+    before, behind = between_barriers(text)
+    assert "data = " in before
+    assert "test_data = " in behind
+    for alone in (before, behind):
+        assert "DataParallel" not in alone
+        assert "make(" not in alone
+
+
+def test_data_that_is_prepared_in_one_go(rewrite: Callable[..., RewriteResult]) -> None:
+    other = "test_data = datasets.MNIST('data', train=False, download=True)\n"
+    text = code(rewrite(DOWNLOADED.replace(MODEL, MODEL + other), ["ddp"], **GPUS))
+    (alone,) = between_barriers(text)
+    assert "test_data" in alone
+
+
+def test_what_is_written_by_a_branch_that_ends_the_script(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """The first process would leave the others waiting."""
+    tested = "import os, sys\nif os.path.exists('model.pt'):\n    torch.save(model(data[0][0]), 'out.pt')\n    sys.exit()\n"
+    text = code(
+        rewrite(DOWNLOADED.replace("optimizer = ", tested + "optimizer = "), ["ddp"], **GPUS)
+    )
+    (alone,) = between_barriers(text)
+    assert "torch.save" not in alone
+    assert "if RANK == 0:\n        torch.save(" in text
+
+
+def test_data_that_is_prepared_where_the_network_is_wrapped(
+    check_noop: Callable[..., None],
+) -> None:
+    setup = (
+        "def setup(model):\n    data = datasets.MNIST('data', download=True)\n"
+        "    model = nn.DataParallel(model)\n    return data, model\n\n\n"
+    )
+    source = DOWNLOADED.replace("data = datasets.MNIST('data', download=True)\n", "")
+    source = source.replace(MODEL, "").replace(
+        "loader = ", f"{setup}{MODEL}data, model = setup(model)\nloader = "
+    )
+    check_noop(source, "one process would write this while", **GPUS)
+
+
+def test_data_that_is_prepared_with_a_shared_evaluation(check_noop: Callable[..., None]) -> None:
+    evaluate = """\
+def evaluate():
+    right = 0
+    model.eval()
+    with torch.no_grad():
+        for x, y in test_loader:
+            right += (model(x).argmax(1) == y).sum().item()
+    return right
+
+
+def remember():
+    if not os.path.exists("first.txt"):
+        with open("first.txt", "w") as file:
+            file.write(str(evaluate()))
+
+
+test_loader = DataLoader(data, batch_size=16)
+remember()
+"""
+    source = "import os\n" + FLAT.replace("optimizer = ", evaluate + "optimizer = ")
+    source = source.replace("    print(epoch, loss.item())", "    print(evaluate())")
+    check_noop(source, "the first process would wait for the others here", **GPUS)
+
+
 @pytest.mark.parametrize(
     ("run", "waits"),
     [

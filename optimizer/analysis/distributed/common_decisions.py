@@ -43,9 +43,10 @@ class _Problem:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The ``edits`` by which processes decide alike, and what still diverges between them."""
+    """The ``edits`` by which processes decide alike in ``places``, and what still diverges between them."""
 
     edits: tuple[FileEdit, ...]
+    places: frozenset[ast.AST]
     divergence: Divergence
 
 
@@ -68,7 +69,7 @@ def agree_on_decisions(
         problem = next(decisions.problems(), None)
         if problem is None:
             edits = tuple(_agreement(each, module, names) for each, module in agreed.items())
-            return Agreement(edits, decisions.diverging)
+            return Agreement(edits, frozenset(agreed), decisions.diverging)
         place = decisions.where_to_agree(problem) if problem.can_agree else None
         if place is None or place in agreed:
             return Obstacle(problem.module, problem.expression, problem.why)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from ...rewriting.edits import FileEdit, InsertAfter, InsertBefore, ReplaceExpression
+from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression
 from ..facts import CallFact, DataLoader, Fact
-from ..loading.data_preparation import Preparation, find_preparation, prepared_by
+from ..loading.data_preparation import Preparation, prepared_by
 from ..loading.process_cores import shared_core_edits
 from ..networks.network_flow import NetworkFlow, network_flow
 from ..obstacles import Obstacle
@@ -26,6 +26,7 @@ from ..training.synchronization import accumulation_edits
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
 from .common_seeds import find_common_seeds
+from .data_barriers import barrier_edits, done_meanwhile, preparations_of
 from .data_parallel import (
     DataParallelUse,
     calls_around,
@@ -103,6 +104,7 @@ class _Plan:
         self._flow: NetworkFlow | None = None
         self._forward: CallFact | None = None
         self._divergence: Divergence | None = None
+        self._exchanges: set[ast.AST] = set()
 
     def distribution(self) -> Distribution:
         script, step, resolver = self._script, self._step, self._resolver
@@ -112,17 +114,20 @@ class _Plan:
         loaders = self._loaders()
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script, methods=True))
-        preparation = self._preparation(blocks)
-        meeting = self._meeting_place(blocks, loaders, preparation)
+        prepared = preparations_of(script, blocks, {call for call, _ in self._seeds.drawn})
+        if isinstance(prepared, Obstacle):
+            raise _NotPossibleError(prepared)
+        meeting = self._meeting_place(blocks, loaders, prepared)
         network, metrics = [*self._network()], [*self._metrics()]
+        self._refuse_if(done_meanwhile(resolver, prepared, self._exchanges))
         shuffles = any(loader.shuffles for loader in loaders)
         epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
         data = [edit for loader in loaders for edit in loader.edits]
-        edits = [*network, *self._barriers(preparation), *data, *metrics, *epochs]
-        waits_long = preparation is not None
+        edits = [*network, *barrier_edits(prepared, self._names), *data, *metrics, *epochs]
+        waits_long = bool(prepared)
         edits.insert(0, process_group_edit(meeting, self._names, waits_long=waits_long))
-        edits += [*self._rank_zero(preparation, edits)]
+        edits += [*self._rank_zero(prepared, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
         edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
         edits += checkpoint_edits(self._script, self._step.loop, self._names)
@@ -149,13 +154,12 @@ class _Plan:
         self,
         blocks: list[Block],
         loaders: list[ShardedLoader],
-        preparation: Preparation | None,
+        prepared: list[Preparation],
     ) -> MeetingPlace:
         entry = self._script.entry
         beforehand: set[ast.AST] = {loader.loader.node for loader in loaders}
         beforehand |= {call for call, _ in self._seeds.drawn}
-        if preparation is not None:
-            beforehand.add(preparation.node)
+        beforehand |= {each.node for each in prepared}
         place = meeting_place(self._resolver, entry, blocks, beforehand)
         if place is None:
             why = "the way from the script's beginning to its training is not seen"
@@ -256,6 +260,7 @@ class _Plan:
             in_turns.append(Obstacle(step.loop.module, step.loop.node, why))
         for why in [*in_turns, *shares.obstacles][:1]:
             self._notes.append(f"every process evaluates all of the data: {why.message}")
+        self._exchanges = {step.loop.node, *(share.node for share in shares.loops)}
         agreed = agree_on_decisions(
             script,
             step,
@@ -264,12 +269,13 @@ class _Plan:
                 *(summed if step.loop.phase is None else ()),
                 *((a.loop.node, a.name) for share in shares.loops for a in share.accumulators),
             ],
-            [step.loop.node, *(share.node for share in shares.loops)],
+            self._exchanges,
             [call for call, _ in self._seeds.drawn],
             names,
         )
         if isinstance(agreed, Obstacle):
             raise _NotPossibleError(agreed)
+        self._exchanges |= agreed.places
         self._divergence = agreed.divergence.agreeing((), summed)
         yield from agreed.edits
         if self._forward is not None:
@@ -299,47 +305,19 @@ class _Plan:
             self._refuse(epochs, "the DataLoader has no name in the loop over epochs")
         module = epochs.module
         world = self._names.name(Place.WORLD_SIZE, module)
-        code = f"if {world} > 1:\n    {name}.sampler.set_epoch({epochs.counter.id})  # another order in every epoch"
+        code = f"if {world} > 1:\n    {name}.sampler.set_epoch({ast.unparse(epochs.counter)})  # another order in every epoch"
         first = module.span(epochs.node.body[0])
         yield FileEdit(module.path, InsertBefore(first, code, outside=True))
 
     # What one process does
 
-    def _preparation(self, blocks: list[Block]) -> Preparation | None:
-        for module in self._script.modules:
-            if module is not self._script.entry:
-                imported = [s for s in module.tree.body if s not in module.main_only]
-                found = find_preparation(self._resolver, imported, module)
-                if found is not None:
-                    why = (
-                        "every process would write this at the same time, when it imports the file"
-                    )
-                    self._refuse(found, why)
-        for block in blocks:
-            found = find_preparation(self._resolver, block.before, block.module)
-            if isinstance(found, Preparation):
-                return found
-            self._refuse_if(found)
-        return None
-
-    def _barriers(self, preparation: Preparation | None) -> Iterator[FileEdit]:
-        if preparation is None:
-            return
-        module, names = preparation.module, self._names
-        rank, dist = names.name(Place.RANK, module), names.distributed(module)
-        world = names.name(Place.WORLD_SIZE, module)
-        first = f"if {rank} > 0:\n    {dist}.barrier()  # the first process prepares the data"
-        then = f"if {rank} == 0 and {world} > 1:\n    {dist}.barrier()"
-        yield FileEdit(module.path, InsertBefore(module.span(preparation.node), first))
-        yield FileEdit(module.path, InsertAfter(module.span(preparation.last), then))
-
     def _rank_zero(
-        self, preparation: Preparation | None, edits_of_all: Sequence[FileEdit]
+        self, prepared: list[Preparation], edits_of_all: Sequence[FileEdit]
     ) -> Iterator[FileEdit]:
         functions = self._script.functions_run
         left_out: set[ast.AST] = set()
-        if preparation is not None:
-            left_out = {*preparation.functions, *prepared_by(preparation)}
+        for preparation in prepared:
+            left_out |= {*preparation.functions, *prepared_by(preparation)}
         told = self._told_figures(left_out)
         opened = told.opened if told is not None else ()
         actions = find_rank_zero_actions(self._resolver, functions, left_out, opened, edits_of_all)

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable, Sequence
 
 from ..program.scopes import Imported
-from ..program.syntax import Module, last_identifier
+from ..program.statements import ends_block
+from ..program.syntax import Module
 from ..program.trees import walk
 
 
@@ -78,7 +79,7 @@ def may_not_run(module: Module, node: ast.AST, whole: ast.AST | None) -> bool:
 def binds(block: Sequence[ast.stmt], bindings: set[ast.stmt]) -> bool:
     """Whether ``block`` does not run to its end without one of ``bindings``."""
     return any(
-        statement in bindings or _leaves(statement) or binds_always(statement, bindings)
+        statement in bindings or ends_block(statement) or binds_always(statement, bindings)
         for statement in block
     )
 
@@ -95,12 +96,3 @@ def binds_always(statement: ast.stmt, bindings: set[ast.stmt]) -> bool:
             return caught and binds([*body, *orelse], bindings)
         case _:
             return False
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    """Whether nothing behind ``statement`` runs: ``raise``, ``return``, ``sys.exit()``."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        function = statement.value.func
-        name = last_identifier(function)
-        return name in {"exit", "quit", "_exit"}
-    return isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)

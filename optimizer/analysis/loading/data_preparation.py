@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ..calls.reach import Reached, reached_nodes
@@ -12,7 +12,9 @@ from ..calls.signatures import call_argument
 from ..distributed.log_files import is_log
 from ..facts import Fact
 from ..obstacles import Obstacle
+from ..program.statements import ends_block
 from ..program.syntax import FunctionNode, Module
+from ..training.loops import is_forward
 from ..values.resolver import Resolver
 
 _DOWNLOADS = re.compile(
@@ -44,34 +46,64 @@ class Preparation(Fact):
     functions: frozenset[FunctionNode | ast.Lambda]
 
 
-def find_preparation(
-    resolver: Resolver, before: Sequence[ast.stmt], module: Module
-) -> Preparation | Obstacle | None:
-    """What prepares data among the statements ``before`` the training, or what would write it over and over."""
-    writing: list[ast.stmt] = []
-    functions: set[FunctionNode | ast.Lambda] = set()
+def find_preparations(
+    resolver: Resolver, before: Sequence[ast.stmt], module: Module, together: Set[ast.AST]
+) -> list[Preparation] | Obstacle:
+    """What prepares data among the statements ``before`` the training, or what would write it over and over.
+
+    Neighbours are one preparation, but for those between which the processes do something ``together``, for which one of
+    them cannot wait.
+    """
+    found: list[Preparation] = []
+    goes_on = False
     for statement in before:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        reached = list(reached_nodes(resolver, [statement], module))
+        everything = list(reached_nodes(resolver, [statement], module))
+        meets = any(r.node in together for r in everything)
+        reached = list(reached_nodes(resolver, _going_on(statement), module))
         writes = [r for r in reached if _writes(resolver, r)]
         if not writes:
+            goes_on = goes_on and not meets and not _runs_network(resolver, everything)
             continue
         looks = any(_looks(r) for r in reached) or any(_looks_itself(resolver, r) for r in writes)
         if not looks:
             why = "every process would write this anew, and nothing is seen that looks whether it is there"
             return Obstacle(writes[0].module, writes[0].node, why)
-        writing.append(statement)
-        functions |= {
+        if meets:
+            why = "one process would write this while it has to do with the others what stands beside it"
+            return Obstacle(writes[0].module, writes[0].node, why)
+        functions = {
             function
             for r in reached
             if not r.direct
             and isinstance(r.node, ast.stmt)  # operators are shared between all places
             and (function := r.module.function(r.node)) is not None
         }
-    if not writing:
-        return None
-    return Preparation(module, writing[0], writing[-1], frozenset(functions))
+        if goes_on:
+            begun = found.pop()
+            found.append(Preparation(module, begun.node, statement, begun.functions | functions))
+        else:
+            found.append(Preparation(module, statement, statement, frozenset(functions)))
+        goes_on = True
+    return found
+
+
+def _going_on(statement: ast.stmt) -> Iterator[ast.AST]:
+    """What of ``statement`` may run if the training does: not the branches that end the script, such as a test of it."""
+    if not isinstance(statement, ast.If):
+        yield statement
+        return
+    yield statement.test
+    for branch in (statement.body, statement.orelse):
+        if branch and not ends_block(branch[-1]):
+            for inner in branch:
+                yield from _going_on(inner)
+
+
+def _runs_network(resolver: Resolver, reached: Iterable[Reached]) -> bool:
+    calls = ((r.node, r.module) for r in reached if isinstance(r.node, ast.Call))
+    return any(is_forward(resolver, call, module) for call, module in calls)
 
 
 def _writes(resolver: Resolver, reached: Reached) -> bool:

@@ -49,6 +49,15 @@ def is_elif(module: Module, statement: ast.stmt) -> bool:
     )
 
 
+def ends_block(statement: ast.stmt) -> bool:
+    """Whether nothing behind ``statement`` runs: ``raise``, ``return``, ``sys.exit()``."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))):
+            return name in {"exit", "quit", "_exit"}
+        case _:
+            return isinstance(statement, ast.Raise | ast.Return | ast.Continue | ast.Break)
+
+
 def outermost_test(module: Module, statement: ast.stmt) -> ast.stmt:
     """``statement``, or the ``if`` that it is an ``elif`` of: nothing else can stand right above or below an ``elif``."""
     while is_elif(module, statement):

@@ -17,10 +17,10 @@ from ..values.values import Made
 
 @dataclass(frozen=True, eq=False)
 class EpochLoop(Fact):
-    """``node`` runs a training loop once per pass; ``counter`` is the variable that counts the passes."""
+    """``node`` runs a training loop once per pass; ``counter`` is what counts the passes: a variable, or ``self.epoch``."""
 
-    node: ast.For
-    counter: ast.Name
+    node: ast.For | ast.While
+    counter: ast.expr
 
     def name_of(self, resolver: Resolver, loaders: Sequence[DataLoader]) -> str | None:
         """What the one of ``loaders`` that there is, is called in the body of the loop; None when it has no name there."""
@@ -93,7 +93,10 @@ def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:
 def _counted(resolver: Resolver, loop: ast.AST, module: Module) -> EpochLoop | Obstacle:
     why = "the epochs are not counted by a variable"
     if not isinstance(loop, ast.For):
-        return Obstacle(module, loop, why)
+        counter = _counted_up(loop) if isinstance(loop, ast.While) else None
+        if counter is None or not isinstance(loop, ast.While):
+            return Obstacle(module, loop, why)
+        return EpochLoop(module, loop, counter)
     makers = {
         name
         for reached in reached_nodes(resolver, [loop.iter], module)
@@ -107,3 +110,28 @@ def _counted(resolver: Resolver, loop: ast.AST, module: Module) -> EpochLoop | O
     if not isinstance(target, ast.Name) or not counts:
         return Obstacle(module, loop, why)
     return EpochLoop(module, loop, target)
+
+
+def _counted_up(loop: ast.While) -> ast.expr | None:
+    """What each pass of ``loop`` adds one to, and nothing else in it changes: ``epoch += 1``."""
+    for statement in loop.body:
+        match statement:
+            case ast.AugAssign(
+                target=ast.Name() | ast.Attribute() as counter,
+                op=ast.Add(),
+                value=ast.Constant(value=1),
+            ):
+                same = [n for n in lexical_nodes(loop.body) if _is_set_as(n, counter)]
+                if same == [counter]:
+                    return counter
+            case _:
+                pass
+    return None
+
+
+def _is_set_as(node: ast.AST, variable: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Name | ast.Attribute)
+        and not isinstance(node.ctx, ast.Load)
+        and ast.unparse(node) == ast.unparse(variable)
+    )
