@@ -690,6 +690,31 @@ if RANK == 0 and WORLD_SIZE > 1:
     assert text.index("timeout=timedelta(hours=2)") < text.index("if RANK > 0:")
 
 
+WHILE = FLAT.replace("for epoch in range(2):\n", "epoch = 0\nwhile epoch < 2:\n    epoch += 1\n")
+
+
+def test_epochs_that_a_while_loop_counts(rewrite: Callable[..., RewriteResult]) -> None:
+    text = code(rewrite(WHILE, ["ddp"], **GPUS))
+    assert (
+        "    if WORLD_SIZE > 1:\n"
+        "        loader.sampler.set_epoch(epoch)  # another order in every epoch\n"
+        "    epoch += 1\n"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        "    epoch += 2\n",
+        "    if epoch == 0:\n        epoch += 1\n",
+        "    epoch += 1\n    epoch = epoch % 3\n",
+    ],
+)
+def test_epochs_that_are_not_counted(check_noop: Callable[..., None], counted: str) -> None:
+    source = WHILE.replace("    epoch += 1\n", counted)
+    check_noop(source, "the epochs are not counted by a variable", **GPUS)
+
+
 def between_barriers(text: str) -> list[str]:
     """What the first process does while the others wait."""
     waits = "dist.barrier()  # the first process prepares the data\n"

@@ -60,6 +60,34 @@ def test_a_loader_that_a_test_chooses(rewrite: Callable[..., RewriteResult]) -> 
     assert after.count("loader.sampler.set_epoch(epoch)") == 1
 
 
+@pytest.mark.parametrize("main", [True, False])
+def test_a_loader_made_by_a_function_of_another_script(
+    rewrite: Callable[..., RewriteResult], main: bool
+) -> None:
+    """What only runs when that script is started makes no loader of this one."""
+    other = """\
+from torch.utils.data import DataLoader
+
+
+def make_loader(data):
+    return DataLoader(data, batch_size=16, shuffle=True)
+
+
+def main():
+    print(len(make_loader([1, 2])))
+
+
+"""
+    other += 'if __name__ == "__main__":\n    main()\n' if main else "main()\n"
+    made = "DataLoader(data, batch_size=16, shuffle=True)"
+    train = "from other import make_loader\n" + FLAT.replace(made, "make_loader(data)")
+    result = rewrite({"train.py": train, "other.py": other}, ["ddp"], **GPUS)
+    if main:
+        assert any("sampler=train_sampler" in file.text for file in result.files)
+    else:
+        assert left_alone(result, "`make_loader` makes several loaders")
+
+
 def test_two_loaders_that_take_turns(rewrite: Callable[..., RewriteResult]) -> None:
     turns = LOADER + CHOSEN.replace("\nelse:\n", "\nif args.batch_size:\n")
     assert left_alone(

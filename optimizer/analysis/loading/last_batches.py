@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..calls.reach import never_runs
 from ..calls.signatures import call_argument
 from ..facts import Argument, DataLoader, Loop, LoopKind
 from ..program.classes import class_attribute
@@ -53,8 +54,10 @@ def only_trains(
     if any(isinstance(ancestor, repeats) for ancestor in module.ancestors(node)):
         return "one call makes several loaders"
     function = loader.function
-    if function is not None and len(resolver.call_sites(function)) > 1:
-        return f"`{function.name}` makes several loaders"
+    if function is not None:
+        sites = resolver.call_sites(function)
+        if sum(not never_runs(resolver, site.call, site.module) for site in sites) > 1:
+            return f"`{function.name}` makes several loaders"
     return None
 
 
