@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ..calls.signatures import argument_for
+from ..calls.signatures import argument_for, call_argument
 from ..devices.placement import move_target
 from ..facts import DataLoader, DeviceKind, Fact
 from ..program.classes import kept_as
@@ -26,6 +26,7 @@ _VIEW_METHODS = frozenset(
     "view_as expand_as movedim swapaxes numpy".split()
 )
 """Tensor methods whose result shares the memory of a contiguous tensor, as those of a collated batch are."""
+_VIEW_FUNCTIONS = frozenset(f"torch.{method}" for method in _VIEW_METHODS - {"numpy"})
 _CONTAINER_METHODS = frozenset({"items", "values", "get", "pop", "copy"})
 _SAME_ARGUMENT = frozenset(
     {
@@ -282,6 +283,9 @@ class BatchTrace:
             return _loaded(over) if over else self.parts(node.args[0], module)
         if names & _SAME_ARGUMENT:
             return self._union(node.args[:1], module)
+        if names and names <= _VIEW_FUNCTIONS:
+            viewed = call_argument(node, "input", 0)
+            return _OTHER if viewed is None else self.parts(viewed, module)
         if names and names <= _ABOUT_OBJECTS:
             return _OTHER
         if names:
