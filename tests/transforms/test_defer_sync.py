@@ -880,7 +880,10 @@ def test_left_alone(
     [
         ("import time\n" + HEAD, "timed"),
         (HEAD + "side = torch.cuda.Stream()\n", "orders its work"),
-        (HEAD + "model.to('cuda:1')\n", "several GPUs"),
+        (HEAD + "model.to('cuda:1')\n", "several GPUs, `cuda:1` and the current one"),
+        (HEAD + "first, second = 'cuda:0,cuda:2'.split(',')\n", "`cuda:0` and `cuda:2`"),
+        (HEAD + "critic = model.cuda(0), model.cuda(1)\n", "`cuda:0` and `cuda:1`"),
+        (HEAD + "kwargs = dict(device_map='auto')\n", "several GPUs (`device_map`)"),
         (HEAD + "staged = torch.empty(8, pin_memory=True)\n", "copies without waiting"),
         (
             HEAD + "def kept(t):\n    return t.to('cpu', non_blocking=True)\n",
@@ -903,6 +906,24 @@ def test_a_clock_that_nobody_looks_at_times_nothing(rewrite: Callable[..., Any])
     )
     (file,) = rewrite(script("total = 0.0", step, "print(total, end)", head), ["defer-sync"]).files
     assert "it is timed" in file.skips[0].message
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "default='cuda:1', help='cuda:0, cuda:1'",
+        "default='cuda:1', help='the GPU, as ' + 'cuda:0'",
+        "default='cuda:0', choices=['cuda:0', 'cuda:1', 'cpu']",
+    ],
+)
+def test_one_gpu_of_any_number_waits_for_no_other(rewrite: Callable[..., Any], option: str) -> None:
+    imports, model = HEAD.split(
+        'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    )
+    parser = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--device', {option})\n"
+    head = f"{imports}{parser}device = torch.device(parser.parse_args().device)\n{model}"
+    source = script("total = 0.0", "total += loss.item()", "print(total)", head)
+    assert rewrite(source, ["defer-sync"]).files[0].changes
 
 
 def test_comments_rely_on_nothing(rewrite: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...rewriting.edits import FileEdit, Wrap
 from ..calls.signatures import call_argument
 from ..devices.devices import DEVICE_MAKERS
+from ..devices.numbered_gpus import numbered_texts
 from ..editing.replacing import replacement
 from ..facts import Fact
 from ..obstacles import Obstacle
@@ -18,7 +19,6 @@ from ..values.resolver import Resolver
 from ..values.values import Literal, Option
 from .process_names import Place, ProcessNames
 
-_NUMBERED = re.compile(r"cuda:\d+")
 _TEMPLATES = re.compile(r"cuda:(%[ds]|\{(:d)?\})")
 
 
@@ -65,7 +65,7 @@ def gpu_obstacle(resolver: Resolver) -> Fact | None:
         chosen.append(number)
     return (
         _several([(n.module, n.node, n.module.code(n.node)) for n in chosen])
-        or _several(_numbered_texts(modules))
+        or _several(numbered_texts(modules))
         or _visible_obstacle(resolver)
     )
 
@@ -95,7 +95,7 @@ def gpu_edits(
             if isinstance(module.parents[number.node], ast.BinOp):
                 mine = f"({mine})"
         yield replacement(module, number.node, mine)
-    for module, node, name in _numbered_texts(modules):
+    for module, node, name in numbered_texts(modules):
         code = module.code(node).replace(name, "cuda")
         yield replacement(module, node, code)
     for module, node in _shown(resolver, modules):
@@ -182,17 +182,6 @@ def _of_text(node: ast.AST) -> ast.expr | None:
             return number if _TEMPLATES.fullmatch(text) else None
         case _:
             return None
-
-
-def _numbered_texts(modules: Iterable[Module]) -> list[tuple[Module, ast.expr, str]]:
-    return [
-        (module, node, node.value)
-        for module in modules
-        for node in module.nodes
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and _NUMBERED.fullmatch(node.value)
-    ]
 
 
 def _visible_obstacle(resolver: Resolver) -> Fact | None:

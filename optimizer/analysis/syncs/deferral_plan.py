@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..calls.signatures import call_argument
+from ..devices.numbered_gpus import several_gpus
 from ..facts import Fact, Loop, excerpt
 from ..obstacles import Obstacle
 from ..tensors.tensor_kinds import TensorKinds
@@ -24,7 +25,6 @@ from .returned_reads import returned_reads
 from .step_uses import why_needed
 from .untold_waits import untold_waits, wait_beside
 
-_SEVERAL_GPUS = re.compile(r"""cuda:[1-9]|\.cuda\([1-9]|device_map""")
 _STREAMS = re.compile(r"cuda\.Stream|cuda\.stream|CUDAGraph|reduce-overhead")
 
 
@@ -179,12 +179,10 @@ def _timed_functions(conversions: Conversions, reads: Iterable[DeviceRead]) -> I
 
 def _global_obstacle(resolver: Resolver) -> Obstacle | None:
     """Something of the project that may rely on waiting: other GPUs, streams, copies to the host that do not wait."""
+    several = several_gpus(resolver)
+    if several is not None:
+        return several
     for module in resolver.project.modules:
-        several = module.search(_SEVERAL_GPUS)
-        if several is not None:
-            return Obstacle(
-                module, module.tree, f"the script may use several GPUs (`{several.group()}`)"
-            )
         stream = module.search(_STREAMS)
         if stream is not None:
             why = f"the script orders its work itself (`{stream.group()}`)"
