@@ -183,12 +183,12 @@ class Autocast(Transform):
             if isinstance(rewritten, tuple):
                 yield self._logits(stopped[0][0], rewritten)
                 return
-        # Where other steps run under autocast, that half precision is in use already says nothing about these.
-        told = None if done else refusal
+        beside = any(under_autocast(script.resolver, step) for step in steps)
+        told = None if beside else refusal  # that it is in use already says nothing about others
         for step, obstacle in stopped:
             yield self._skip(step, told or network_given(script, step, obstacle) or obstacle)
         if refusal is not None:
-            told = _BESIDE if done else refusal
+            told = _BESIDE if beside else refusal
             yield from (self._skip(half.code, told) for half in codes)
             yield from self._left(script, done)
             yield from self._shared(script, done)

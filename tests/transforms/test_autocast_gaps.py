@@ -174,3 +174,34 @@ for x, y in features:
     assert file.text.endswith(kept)
     assert "with torch.autocast" in file.text
     assert [skip.message for skip in file.skips] == ["the network is not seen to be moved to a GPU"]
+
+
+def test_a_step_beside_one_under_autocast_that_could_not_have_been_put_there(
+    check_noop: Check,
+) -> None:
+    """That autocast is in use already is no reason for a step that it is not around."""
+    labelled = """\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 2)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for x, _ in loader:
+    x = x.cuda()
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.no_grad():
+            labels = model(x).argmax(1)
+        loss = nn.functional.cross_entropy(model(x), labels)
+    loss.backward()
+    optimizer.step()
+"""
+    sought = """\
+image = torch.rand(1, 4096, device="cuda").requires_grad_()
+search = torch.optim.Adam([image])
+for _ in range(10000):
+    search.zero_grad()
+    model(image).sum().backward()
+    search.step()
+"""
+    check_noop(labelled + sought, "the optimizer changes an input of the network and not weights")
