@@ -279,8 +279,7 @@ class BatchTrace:
     def _call(self, node: ast.Call, module: Module) -> Parts:
         names = self._resolver.names(node.func, module)
         if "builtins.next" in names and node.args:
-            over, _ = iterated_loaders(self._resolver, self._loaders, node.args[0], module)
-            return _loaded(over) if over else self.parts(node.args[0], module)
+            return self._next(node.args[0], module)
         if names & _SAME_ARGUMENT:
             return self._union(node.args[:1], module)
         if names and names <= _VIEW_FUNCTIONS:
@@ -300,6 +299,10 @@ class BatchTrace:
         ]
         return self._questions.or_else(_joined(results), _OTHER)
 
+    def _next(self, iterator: ast.expr, module: Module) -> Parts:
+        over, _ = iterated_loaders(self._resolver, self._loaders, iterator, module)
+        return _loaded(over) if over else self.parts(iterator, module)
+
     def _result(self, node: ast.AST, module: Module) -> Parts:
         """What a function gives by ``node``, a part of it: what it returns, or the elements that a generator yields."""
         match node:
@@ -314,6 +317,8 @@ class BatchTrace:
         method = function.attr
         if method in _NOT_DATA:
             return _OTHER
+        if method in {"next", "__next__"} and not node.args:
+            return self._next(function.value, module)
         receiver = self.parts(function.value, module)
         if method in _VIEW_METHODS | _CONTAINER_METHODS:
             return receiver
