@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..program.project import Project
 from ..program.syntax import FunctionNode, Module, last_identifier
+from ..program.trees import walk
 from .leftovers import Leftovers
 from .plain_functions import PlainFunctions
 
@@ -53,7 +54,10 @@ class CallNames:
         owner = self._parents.get(function)
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             names |= self._with_subclasses(owner.name)
-        names |= {local for name in list(names) for local in self._aliases.get(name, ())}
+        given = {local for name in names for local in self._aliases.get(name, ())}
+        while given - names:
+            names |= given
+            given = {local for name in given for local in self._renamed.get(name, ())}
         if names & self._handed_around:
             return frozenset([ALL])
         # Calls of an expression without a name (`nets[kind](x)`) may reach anything.
@@ -92,6 +96,34 @@ class CallNames:
                     last_identifier(target) for target in statement.targets
                 )
         return aliases
+
+    @cached_property
+    def _renamed(self) -> dict[str, set[str]]:
+        """The names that take over from another name for functions and classes: ``Data = kinds[args.data]``."""
+        aliases = {alias for names in self._aliases.values() for alias in names}
+        renamed: dict[str, set[str]] = {}
+        assignments = self._assignments_by_name
+        while aliases:
+            for name in aliases:
+                renamed[name] = assignments.get(name, set())
+            aliases = {n for names in renamed.values() for n in names} - renamed.keys()
+        return renamed
+
+    @cached_property
+    def _assignments_by_name(self) -> dict[str, set[str]]:
+        """The names that are assigned from an expression with a name in it; what a call of it gives is something else."""
+        found: dict[str, set[str]] = {}
+        for module in self._project.modules:
+            for statement in module.nodes_of(ast.Assign, ast.AnnAssign, ast.For):
+                targets = (
+                    statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                )
+                source = statement.iter if isinstance(statement, ast.For) else statement.value
+                named = {last_identifier(t) for each in targets for t in _targets(each)}
+                for node in walk(source) if source is not None else ():
+                    if isinstance(node, ast.Name | ast.Attribute) and not _is_made(node, module):
+                        found.setdefault(last_identifier(node), set()).update(named)
+        return found
 
     @cached_property
     def _handed_around(self) -> frozenset[str]:
@@ -144,6 +176,18 @@ def _is_called_or_qualifies(node: ast.expr, module: Module) -> bool:
     if isinstance(parent, ast.Call) and parent.func is node:
         return True
     return isinstance(parent, ast.Attribute)
+
+
+def _targets(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+def _is_made(node: ast.expr, module: Module) -> bool:
+    """Whether ``node``, or an element of it, is called: ``net = kinds[name](16)`` is no longer one of ``kinds``."""
+    parent = module.parents[node]
+    while isinstance(parent, ast.Subscript) and parent.value is node:
+        node, parent = parent, module.parents[parent]
+    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def _is_given(node: ast.expr, module: Module) -> bool:

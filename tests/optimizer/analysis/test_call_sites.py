@@ -69,6 +69,9 @@ def test_methods_of_the_name_are_not_asked_about(script: Script) -> None:
         ("from engine import train as fit\nhow = {'a': fit}\nhow['a'](1)", "how['a'](1)"),
         ("import engine\nclass Of:\n    how = engine.train\nOf.how(1)", "Of.how(1)"),
         ("import engine\nhow = {'a': engine.train}\nhow['a'](1)", "how['a'](1)"),
+        ("import engine\nhow = {'a': engine.train}\nrun = how[input()]\nrun(1)", "run(1)"),
+        ("import engine\nhow = {'a': engine.train}\nrun = how\nfit = run['a']\nfit(1)", "fit(1)"),
+        ("import engine\nhow = [engine.train]\nfor run in how:\n    run(1)", "run(1)"),
         ("import engine\n(engine.train if 1 else print)(1)", "(engine.train if 1 else print)(1)"),
     ],
 )
