@@ -857,6 +857,41 @@ def test_workers_that_must_not_live_on(
     check_noop(script(f"loader = {loader}\n", train=train), reason)
 
 
+MINED = dataset_class(
+    """
+    hard = None
+    def choose(self, model):
+        self.hard = [f"{model(i)}.png" for i in range(64)]
+    def __getitem__(self, index):
+        return Image.open(self.hard[index])
+    """
+)
+EPOCH = """\
+def epoch(loader):
+    loader.dataset.choose(model)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+MADE = "loader = DataLoader(dataset, 64, num_workers=4)\n"
+
+
+def test_what_a_function_chooses_before_each_pass(check_noop: Check) -> None:
+    """The lines of the function have the choice above the loop; the loop that calls it has it between two passes."""
+    train = f"{TRAIN.partition('for epoch')[0]}{EPOCH}for _ in range(3):\n    epoch(loader)\n"
+    check_noop(
+        script(MADE, MINED, train),
+        "`loader.dataset.choose` (line 21) changes the dataset between passes",
+    )
+
+
+def test_what_a_function_chooses_once(rewrite: Callable[..., Any]) -> None:
+    train = f"{TRAIN.partition('for epoch')[0]}{EPOCH}epoch(loader)\n"
+    (file,) = rewrite(script(MADE, MINED, train), ["dataloader-workers"]).files
+    assert not any("between passes" in skip.message for skip in file.skips)
+
+
 def test_workers_there_are_keep_what_is_not_known(check_noop: Check) -> None:
     code = FILES.replace("self.transform = transform", "self.transform = Flips()")
     code = f"from elsewhere import Flips\n{code}"

@@ -16,6 +16,7 @@ from ..program.run_order import runs_before
 from ..program.trees import walk
 from ..script import TrainingScript
 from ..values.composition import composed_of
+from ..values.resolver import Resolver
 from ..values.values import External, Made
 from ..wording import listed
 from .dataset_changes import DatasetChange, changes_of_dataset
@@ -26,6 +27,7 @@ from .item_cost import only_indexes, only_looks_up, only_reads
 from .iterations import (
     Iteration,
     batches_of_pass,
+    loops_around,
     may_end_early,
     runs_when_imported,
 )
@@ -271,9 +273,19 @@ def dataset_changes(
                 by_hand
                 and not change.handed_on
                 and all(runs_before(script.resolver, change.node, change.module, i) for i in passes)
+                and not any(_in_turn(script.resolver, loader, change, i) for i in passes)
             )
             if not is_early and not script.trainer_runs.makes_data(change):
                 yield change
+
+
+def _in_turn(resolver: Resolver, loader: DataLoader, change: DatasetChange, start: Fact) -> bool:
+    """Whether a loop runs ``change`` and a pass over the same loader in turns: both are in a function that it calls."""
+    changes, passes, made = (
+        {loop.node for loop in loops_around(resolver, fact.node, fact.module)}
+        for fact in (change, start, loader)
+    )
+    return bool(changes & passes - made)
 
 
 def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | None:
