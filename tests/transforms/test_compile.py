@@ -554,6 +554,11 @@ FORWARD = {
         "unrolled",
     ),
     "counter": ("self.calls += 1\nreturn self.fc(x)", "compiled anew"),
+    "cut where a draw says": (
+        "at = torch.randint(9, (1,))\nreturn self.fc(x)[:, : at + 1]",
+        "depends on the values",
+    ),
+    "cut where a tensor says": ("return self.fc(x)[x.argmax() : x.max()]", "depends on the values"),
     "shape by values": ("return self.fc(x)[x.nonzero()[:, 0]]", "depends on the values"),
     "function of such a shape": (
         "sizes = torch.unique_consecutive(x.long())\nreturn self.fc(x) * sizes.numel()",

@@ -34,6 +34,8 @@ _TENSOR_TESTS = frozenset(
 )
 _BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
 """What gives as many values as it finds: such shapes the compiler does not follow."""
+_BY_VALUE = "the shape of a result depends on the values in a tensor"
+_DRAWN = frozenset(f"torch.{name}" for name in "rand randn randint randperm multinomial".split())
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
 _AROUND_LOOPS = frozenset(f"builtins.{name}" for name in ("reversed", "enumerate", "zip", "list"))
 _NUMBERS = frozenset({"builtins.int", "builtins.float", "builtins.bool"})
@@ -140,6 +142,8 @@ def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
             ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test) | ast.Assert(test=test)
         ):
             return _data_dependent(resolver, test, reached)
+        case ast.Slice():
+            return _cut_by_values(resolver, reached.node, reached)
         case ast.For(iter=iterable):
             return _loop_over_shape(resolver, iterable, reached)
         case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
@@ -164,7 +168,7 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
     if names & _NUMBERS and isinstance(reached.node, ast.Call):
         return _number_of_tensor(resolver, reached.node, reached.module)
     if method in _BY_VALUES or any(n.removeprefix("torch.") in _BY_VALUES for n in names):
-        return "the shape of a result depends on the values in a tensor"
+        return _BY_VALUE
     if method == "requires_grad_" and _asks_for_gradients(reached.node):
         return (
             "a tensor made in it asks for gradients (`.requires_grad_()`), which breaks the graph"
@@ -178,6 +182,18 @@ def _call(resolver: Resolver, reached: Reached) -> str | None:
     if any(n.startswith("torch.nn.utils.rnn.") for n in names):
         return "packed sequences have another shape in every batch"
     return next((_unseen(name) for name in sorted(names) if _is_foreign(name)), None)
+
+
+def _cut_by_values(resolver: Resolver, part: ast.Slice, reached: Reached) -> str | None:
+    """``x[:, :t + 1]`` where ``t`` is a tensor, such as a point in time that was drawn."""
+    for bound in (part.lower, part.upper):
+        for node in _with_values(bound, reached) if bound is not None else ():
+            if not isinstance(node, ast.Call):
+                continue
+            is_drawn = called_names(resolver, Reached(node, reached.module, False)) & _DRAWN
+            if is_drawn or _is_tensor_test(resolver, node, reached.module):
+                return _BY_VALUE
+    return None
 
 
 def _number_of_tensor(resolver: Resolver, call: ast.Call, module: Module) -> str | None:
