@@ -2300,6 +2300,23 @@ REFUSED = {
         ),
         "a network that runs in float32",
     ),
+    "labels of a network with a part of the one that is trained": (
+        dict(
+            step="""
+            teacher = Net().cuda()
+            teacher.fc = model.fc
+
+            for x, _ in loader:
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    target = teacher(x.cuda()).argmax(1)
+                loss = criterion(model(x.cuda()), target)
+                loss.backward()
+                optimizer.step()
+            """
+        ),
+        "before one that it shares a part with runs with them",
+    ),
     "labels made without gradients inside a function": (
         dict(
             step="""

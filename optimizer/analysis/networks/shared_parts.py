@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..program.syntax import Module
 from ..program.trees import is_name, walk
 from ..values.resolver import Resolver
 from ..values.values import Attribute, Element, Literal
-from .models import is_module_value
+from .models import is_module_value, models_in
 
 _LISTINGS = frozenset({"children", "named_children", "modules", "named_modules"})
 _PARAMETERS = frozenset({"parameters", "named_parameters"})
@@ -41,6 +41,31 @@ def shared_part(
             if _is_kept(resolver, part, module):
                 return part
     return None
+
+
+def joined_networks(resolver: Resolver) -> Iterator[frozenset[ast.Call]]:
+    """The calls that made two networks of which one gets a part of the other: ``teacher.head = student.head``."""
+    for module in resolver.project.modules:
+        for node in module.nodes_of(ast.Assign):
+            part = node.value
+            if not isinstance(part, ast.Attribute | ast.Subscript):
+                continue
+            if isinstance(part, ast.Attribute) and part.attr in _NO_WEIGHTS:
+                continue
+            given = _holders(resolver, part, module)
+            for target in node.targets if given else ():
+                taken = _holders(resolver, target, module)
+                if taken - given:
+                    yield given | taken
+
+
+def _holders(resolver: Resolver, part: ast.expr, module: Module) -> frozenset[ast.Call]:
+    """The calls that made the networks that ``part`` may belong to."""
+    found: set[ast.Call] = set()
+    while isinstance(part, ast.Attribute | ast.Subscript):
+        part = part.value
+        found.update(m.node for m in models_in(resolver, resolver.values(part, module)))
+    return frozenset(found)
 
 
 def _stays_inside(part: ast.expr, module: Module) -> bool:

@@ -20,6 +20,7 @@ from ..networks.forward_code import (
     weights_read,
 )
 from ..networks.models import models_in, steps_lbfgs
+from ..networks.shared_parts import joined_networks
 from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..optimizers.late_backwards import late_backwards
 from ..program.syntax import Module
@@ -299,6 +300,9 @@ def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> I
             )
             if without & others:
                 why = "a network runs without gradients before it runs with them, and autocast keeps the weights cast without"
+                yield Obstacle(suspended.module, node, why)
+            elif any(without & pair and others & pair for pair in joined_networks(resolver)):
+                why = "a network runs without gradients before one that it shares a part with runs with them, and autocast keeps the weights cast without"
                 yield Obstacle(suspended.module, node, why)
 
 
