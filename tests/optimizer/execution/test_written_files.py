@@ -10,7 +10,7 @@ import pytest
 
 from torchopt_cli.optimizer.execution import runner
 from torchopt_cli.optimizer.execution.legible import members
-from torchopt_cli.optimizer.execution.observations import Observations, WrittenFile
+from torchopt_cli.optimizer.execution.observations import Observations, Status, WrittenFile
 
 pytestmark = pytest.mark.torch
 
@@ -168,6 +168,18 @@ def test_what_is_pickled_into_bytes_is_described_where_it_is_written(project, ob
         assert saved.entries["weight"].same_as == ("Linear.weight",)
         assert saved.entries["row"].shape == (2,)
     assert [file.path for file in seen.files] == ["other.pkl"]
+
+
+def test_native_code_that_was_imported_before_the_probe_saves_in_the_mirror(
+    project, observe, warm_python: Path
+) -> None:
+    """``torch.save`` is another name of ``torch.serialization.save``, by which it was known before."""
+    script = SCRIPT.format("torch.save(model.state_dict(), 'kept/model.pt')")
+    folder = project({"train.py": script, "settings.yaml": "rate: 2\n", "kept/README": "\n"})
+    seen = observe(folder, python=warm_python)
+    assert seen.status is Status.COMPLETED, seen.traceback
+    assert [checkpoint.path for checkpoint in seen.checkpoints] == ["kept/model.pt"]
+    assert sorted(path.name for path in (folder / "kept").iterdir()) == ["README"]
 
 
 def test_databases_and_archives_are_kept_as_text(project, observe) -> None:
