@@ -59,7 +59,7 @@ def _told(
             return ""  # called on more or fewer samples, which says nothing about the layer
         if _differs(ours, theirs[call], spread, precision):
             before = common[: [one for one, _ in common].index(call)]
-            return _first_layer(ours, original, _gave(before, theirs))
+            return _first_layer(ours, call[1], original, _gave(before, theirs))
     if kind is not Kind.LOSS:
         return ""
     if _called_again(original) or _called_again(other):
@@ -90,14 +90,16 @@ def _called_again(run: Observations) -> bool:
     )  # a loss has no rows
 
 
-def _first_layer(layer: LayerOutput, run: Observations, before: str) -> str:
-    """``before``: what is known of the layers before ``layer``."""
+def _first_layer(layer: LayerOutput, earlier: int, run: Observations, before: str) -> str:
+    """``earlier``: how many times ``layer`` had run; ``before``: what is known of the layers before it."""
     is_first = layer is run.layer_outputs[0]
     if "." not in layer.layer and not is_first:
         if not any(one.layer.startswith(f"{layer.layer}.") for one in run.layer_outputs):
             return f"; the first output that differs is that of {layer.layer}, whose input may differ already"
         return f"; every layer {before}, but {layer.layer} does not: the difference is in its own forward"
     said = f"; the first layer whose output differs is {layer.layer} ({layer.class_name})"
+    if earlier:
+        return f"{said}, when it runs again (call {earlier + 1}): its input may differ already"
     return f"{said}, the first that runs: its input may differ already" if is_first else said
 
 
