@@ -65,7 +65,9 @@ class Step:
     ``losses`` are those of the ``backward`` calls since the step before, of whichever optimizer. ``skipped`` means
     that a GradScaler found Inf or NaN gradients and left the parameters alone. ``grad_norm`` is the L2 norm over all
     gradients of the step's parameters, unscaled, as the optimizer saw them (so after clipping). ``unguarded``: a
-    GradScaler scaled the losses, and was not asked to make the step, so would not have skipped it.
+    GradScaler scaled the losses, and was not asked to make the step, so would not have skipped it. ``weight_terms`` is the
+    L2 norm over all parameters of the gradients times the weights: how far the losses move where every weight is off by
+    a relative error of its own, in units of that error.
     """
 
     index: int
@@ -78,6 +80,7 @@ class Step:
     grad_norm: float
     parameters: Mapping[str, ParameterUpdate]
     unguarded: bool = False
+    weight_terms: float = 0.0
 
 
 Settings: TypeAlias = "tuple[Mapping[str, str], ...]"

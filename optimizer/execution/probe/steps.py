@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .fingerprints import checksum, dtype_name, norm, storable, write_safetensors
+from .fingerprints import checksum, dtype_name, norm, plain, storable, write_safetensors
 from .parameters import Parameters
 from .stepped_weights import KeptSteps, LentSteps
 
@@ -41,10 +41,21 @@ class _Step:
     skipped: bool | Tensor = False
     unguarded: bool = False
     grad_norms: list[Tensor | None] | None = None
+    weight_terms: list[Tensor] = field(default_factory=list)
     figures: Tensor | None = None
     checksums: Tensor | None = None
     evaluations: int = 0
     first_gradients: dict[str, Tensor] | None = None
+
+    def weigh(self, gradients: Mapping[str, Tensor]) -> None:
+        """``gradients`` by name: how long each is, by itself and with every element times the weight it is that of."""
+        norms = {name: norm(gradient) for name, gradient in gradients.items()}
+        self.grad_norms = [norms.get(name) for name in self.parameters]
+        self.weight_terms = [
+            norm(plain(gradients[name]).double() * plain(value).double())
+            for name, value in zip(self.parameters, self.values, strict=True)
+            if name in gradients
+        ]
 
     def measure(self, after: Sequence[Tensor]) -> None:
         """The step is over, and has left its parameters as they are ``after`` it."""
@@ -147,8 +158,7 @@ class Steps:
         values = [leaf.detach().clone() for leaf in leaves.values()]
         losses, self._losses = self._losses, []
         step = _Step(round_number, NO_OPTIMIZER, False, [], dict(leaves), values, losses)
-        norms = {name: norm(gradient) for name, gradient in gradients.items()}
-        step.grad_norms = [norms.get(name) for name in leaves]
+        step.weigh(gradients)
         if NO_OPTIMIZER not in self._with_gradients and gradients:
             self._with_gradients.add(NO_OPTIMIZER)
             self._gradients |= {name: storable(grad).clone() for name, grad in gradients.items()}
@@ -171,8 +181,7 @@ class Steps:
         gradients = {name: p.grad for name, p in step.parameters.items() if p.grad is not None}
         if isinstance(scale, Tensor):
             gradients = {name: grad / scale.to(grad.device) for name, grad in gradients.items()}
-        norms = {name: norm(gradient) for name, gradient in gradients.items()}
-        step.grad_norms = [norms.get(name) for name in step.parameters]
+        step.weigh(gradients)
         if step.optimizer not in self._with_gradients:
             self._with_gradients.add(step.optimizer)
             if step.evaluations > 1 and step.first_gradients is not None:
@@ -216,6 +225,7 @@ def _described(index: int, step: _Step) -> dict[str, Any]:
         "skipped": bool(step.skipped),
         "unguarded": step.unguarded,
         "grad_norm": math.sqrt(sum(value * value for value in norms if value is not None)),
+        "weight_terms": math.hypot(*map(float, step.weight_terms)),
         "parameters": {
             name: list(figures)
             for name, *figures in zip(step.parameters, norms, changes, checksums, strict=True)

@@ -318,3 +318,19 @@ def test_the_first_loss_of_a_closure_is_compared_by_itself(run: Run) -> None:
         found = compare_numbers(original, other, near, Precision.FLOAT32).findings
         messages = [finding.message for finding in found if finding.kind is Kind.LOSS]
         assert [message[:26] for message in messages] == ["first loss of the closure "] * wrong
+
+
+def test_of_a_loss_whose_terms_cancel_what_its_weights_make_of_it_is_the_scale(run: Run) -> None:
+    """Advantages have a mean of zero: a policy held against itself has a loss of nothing but rounding, whatever it weighs."""
+
+    def cancelling(one: Observations, left: float) -> Observations:
+        steps = [
+            replace(step, losses=(Loss(left, "float32"),), weight_terms=0.1) for step in one.steps
+        ]
+        return replace(one, steps=tuple(steps))
+
+    original = cancelling(run(), 5e-8)
+    near = [cancelling(one, 5e-8) for one in neighbours(run, Precision.FLOAT32)]
+    for left, wrong in ((-3e-8, False), (3e-6, True)):
+        found = compare_numbers(original, cancelling(run(), left), near, Precision.FLOAT32).findings
+        assert [finding.kind for finding in found] == [Kind.LOSS] * wrong

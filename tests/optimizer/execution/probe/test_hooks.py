@@ -50,6 +50,22 @@ def train(epochs: int = 2, wrap=lambda net: net, **options) -> Net:
     return net
 
 
+@pytest.mark.parametrize("options", [{"lr": 0.1}, {"lr": 0.1, "fused": True}])
+def test_gradients_are_weighed_by_their_weights_as_they_were_before_the_step(recorded, options):
+    """Those of a table are sparse; a weight without a gradient has no part in it."""
+    table = nn.Embedding.from_pretrained(
+        torch.tensor([[5.0], [3.0], [7.0]]), freeze=False, sparse="fused" not in options
+    )
+    factor, unused = nn.Parameter(torch.tensor(4.0)), nn.Parameter(torch.ones(2))
+
+    def script():
+        optimizer = torch.optim.SGD([*table.parameters(), factor, unused], **options)
+        (factor * table(torch.tensor([1, 1]))).sum().backward()
+        optimizer.step()
+
+    assert recorded(script).steps[0].weight_terms == pytest.approx((24.0**2 + 24.0**2) ** 0.5)
+
+
 def test_each_step_is_described(recorded):
     kept = {}
 
