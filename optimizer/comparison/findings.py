@@ -132,7 +132,8 @@ def by_importance(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
     What has no step was so from the beginning, but for files and output, which are seen at the end. Where one run is
     longer, output that differs before it goes on or ends explains that (a loss that training stops early by). So it does
-    where one run saves a file that the other does not (what it is the best so far by).
+    where one run saves a file that the other does not (what it is the best so far by). A network that runs in another mode
+    before the first step explains what is drawn behind that: its dropout draws, too.
     """
     findings = tuple(findings)
     parting = _first_step(findings, Kind.OPTIMIZER_STEPS)
@@ -145,6 +146,8 @@ def by_importance(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             return not finding.fails, parting, -1
         if finding.kind is Kind.STDOUT and finding.step and finding.step < saving:
             return not finding.fails, math.inf, -1
+        if finding.kind is Kind.EVALUATION_MODE and finding.step == 1:
+            return not finding.fails, 0, -1
         step = finding.step if finding.step is not None else 0
         return not finding.fails, math.inf if at_end else step, order
 

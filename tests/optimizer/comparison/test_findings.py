@@ -26,6 +26,16 @@ def test_an_evaluation_before_a_step_leads_what_the_step_shows() -> None:
     assert by_importance([loss, evaluated, update]) == (update, evaluated, loss)
 
 
+def test_another_mode_before_the_first_step_explains_what_is_drawn_behind_it() -> None:
+    """Features are taken with dropout on; the head that is built then starts from other draws, and so does the sampler."""
+    head = Finding(Kind.INITIAL_PARAMETERS, "the head starts otherwise", step=0)
+    samples = Finding(Kind.SAMPLE_ORDER, "other samples", step=1)
+    before = Finding(Kind.EVALUATION_MODE, "in training mode before step 1", step=1)
+    assert by_importance([head, samples, before]) == (before, head, samples)
+    later = Finding(Kind.EVALUATION_MODE, "in training mode after step 4", step=5)
+    assert by_importance([later, samples, head]) == (head, samples, later)
+
+
 def test_what_is_printed_before_one_run_ends_explains_that_it_does() -> None:
     printed = Finding(Kind.STDOUT, "loss printed after step 4", step=5)
     longer = Finding(Kind.OPTIMIZER_STEPS, "more steps", step=13)
