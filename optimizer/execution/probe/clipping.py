@@ -106,7 +106,10 @@ class Clipping:
     ) -> None:
         if is_capturing():
             return
-        elements = sum(p.numel() for p in parameters if p.grad is not None)
+        clipped = [p for p in parameters if p.grad is not None]
+        if not clipped:
+            return  # before there are any, say: nothing is clipped, whatever the gradients turn out to be
+        elements = sum(p.numel() for p in clipped)
         # Where this is compiled, it is set anew whenever the compiled code has run, with a size of then.
         self.last = (by, limit, norm_type, size, elements)
         if not torch.compiler.is_compiling():

@@ -71,6 +71,12 @@ def test_clamps_of_other_things_clip_no_gradients(recorded, clamp):
     assert recorded(trained(clamp)).clips == ()
 
 
+def test_where_there_are_no_gradients_none_are_clipped(recorded):
+    """Before they are taken, say."""
+    script = trained(lambda parameters: nn.utils.clip_grad_norm_(list(parameters)[1:], 1.0))
+    assert recorded(script).clips == ()
+
+
 @pytest.mark.skipif(not hasattr(nn.utils, "clip_grads_with_norm_"), reason="since torch 2.6")
 def test_clipping_by_a_norm_that_is_known_is_noted(recorded):
     def clip(parameters):
