@@ -10,6 +10,8 @@ import math
 import time
 from typing import Any
 
+from .loader_passes import length_of
+
 MOST_ROUNDS = 2000
 """What is recorded of each round is kept until the end of the run."""
 ROUNDS_BEHIND = 2
@@ -18,6 +20,19 @@ SEARCH_SHARE = 0.5
 """The part of the time that is spent on looking for an end which nothing foretells: that of the script, mostly."""
 LATE = 2.0
 """How many times as long it may take, once the end of the epoch is there: nothing foretells how long an evaluation is."""
+
+
+def batches_of_epoch(loader: Any) -> int | None:
+    """How many batches ``loader`` gives in an epoch, None where nobody knows.
+
+    A pass that no run comes to the end of, and that reads its samples over and over, is no epoch (``RandomSampler`` with
+    replacement and ``num_samples=10**10``): where the script evaluates, and ends, it says elsewhere.
+    """
+    batches = length_of(loader)
+    if batches is None or batches <= MOST_ROUNDS:
+        return batches
+    samples, read = length_of(loader.dataset), length_of(loader.sampler)
+    return None if samples and read and read > samples else batches
 
 
 class Extent:

@@ -22,11 +22,10 @@ from .ending import Ending
 from .evaluated_weights import evaluated_weights
 from .evaluation_draws import EvaluationDraws
 from .evaluations import Evaluations, is_evaluation
-from .extent import Extent
+from .extent import Extent, batches_of_epoch
 from .fingerprints import write_safetensors
 from .function_settings import FunctionSettings
 from .layer_outputs import LayerOutputs
-from .loader_passes import length_of
 from .optimizer_state import OptimizerStates
 from .padding import Padding
 from .parameters import Parameters
@@ -325,7 +324,7 @@ class Session:
         if not self.observing:
             return None
         noted = self.reading.begin(loader, self._rounds.begun)
-        self._extent.pass_begins(noted, length_of(loader))
+        self._extent.pass_begins(noted, batches_of_epoch(loader))
         return noted
 
     def asked_for(self, noted: dict[str, Any], index: Any, collated: bool) -> None:

@@ -11,7 +11,7 @@ from torchopt_cli.optimizer.execution.observations import Observations, Status
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset  # noqa: E402
 
 from torchopt_cli.optimizer.execution.probe import extent  # noqa: E402
 
@@ -77,6 +77,18 @@ class Broken(Training):
             yield x
 
 
+class Endless(Training):
+    """One pass over a loader whose sampler draws on and on."""
+
+    def batches_of(self, epoch: int) -> Iterator[torch.Tensor]:
+        if not epoch:
+            data = self.loader.dataset
+            sampler = RandomSampler(data, replacement=True, num_samples=10**10)
+            self.rows = iter(DataLoader(data, sampler=sampler))
+        for _ in range(self.batches):
+            yield next(self.rows)[0]
+
+
 @pytest.fixture
 def one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks for the end of the script."""
@@ -126,7 +138,9 @@ def test_tells_the_end_of_the_epoch_where_nobody_asked_for_it(recorded: Recorded
     assert told(recorded(Training(12), steps=5)) == (5, 0, 14, False)
 
 
-@pytest.mark.parametrize("training", [Training(12), Broken(100), Streamed(12), ByHand(12)])
+@pytest.mark.parametrize(
+    "training", [Training(12), Broken(100), Streamed(12), ByHand(12), Endless(12)]
+)
 def test_a_short_script_is_seen_to_its_end(recorded: Recorded, training: Training) -> None:
     seen = recorded(training, steps=5, epoch_seconds=100.0)
     assert (seen.status, *told(seen)) == (Status.COMPLETED, 60, 40, 14, False)
