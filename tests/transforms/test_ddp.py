@@ -777,7 +777,30 @@ def test_data_that_is_prepared_where_the_network_is_wrapped(
     source = source.replace(MODEL, "").replace(
         "loader = ", f"{setup}{MODEL}data, model = setup(model)\nloader = "
     )
-    check_noop(source, "one process would write this while", **GPUS)
+    check_noop(source, "the first process would wait for the others here", **GPUS)
+
+
+def test_data_that_is_prepared_behind_a_common_decision(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """What the first process decides for all, none of them can wait for beforehand."""
+    resumed = """\
+import os, time
+name = time.strftime("%j.pt")
+data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+if not os.path.isfile(name):
+    data = datasets.MNIST('data', download=True)
+else:
+    model.load_state_dict(torch.load(name, map_location="cpu"))
+"""
+    source = DOWNLOADED.replace(MODEL, "").replace(
+        "data = datasets.MNIST('data', download=True)\n", MODEL + resumed
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "if of_first_process(not os.path.isfile(name)):" in text
+    (alone,) = between_barriers(text)
+    assert "of_first_process" not in alone
+    assert "data = datasets.MNIST('data', download=True)" in alone
 
 
 def test_data_that_is_prepared_with_a_shared_evaluation(check_noop: Callable[..., None]) -> None:
@@ -1130,6 +1153,8 @@ class Log:
     def tell(self, text):
         if self.file is not None:
             self.file.write(text)
+            if self.file.isatty():
+                self.file.flush()
 
 log = Log('log.txt')
 """

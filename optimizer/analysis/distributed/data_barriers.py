@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from ...rewriting.edits import FileEdit, InsertAfter, InsertBefore
-from ..calls.reach import reached_nodes
-from ..facts import Fact
-from ..loading.data_preparation import Preparation, find_preparations, prepared_by
+from ..loading.data_preparation import Preparation, find_preparations
 from ..obstacles import Obstacle
 from ..script import TrainingScript
 from ..training.setup_place import Block
-from ..values.resolver import Resolver
 from .data_parallel import data_parallel_calls, wraps_part
 from .process_names import Place, ProcessNames
 
 
 def preparations_of(
-    script: TrainingScript, blocks: Sequence[Block], drawn: Set[ast.AST]
+    script: TrainingScript, blocks: Sequence[Block], exchanges: Set[ast.AST]
 ) -> list[Preparation] | Obstacle:
-    """What prepares the data in ``blocks``, or why one process cannot do it alone; the seeds ``drawn`` all have in common."""
+    """What prepares the data in ``blocks``, or why one process cannot do it alone.
+
+    At ``exchanges``, and where a network is wrapped, the processes hand something to each other.
+    """
     resolver = script.resolver
-    wrapping = [c.node for c in data_parallel_calls(resolver) if not wraps_part(resolver, c)]
-    together = {*wrapping, *drawn}
+    wrapping = (c.node for c in data_parallel_calls(resolver) if not wraps_part(resolver, c))
+    together = {*exchanges, *wrapping}
     for module in script.modules:
         if module is script.entry:
             continue
@@ -38,18 +38,6 @@ def preparations_of(
         if isinstance(found, Obstacle) or found:
             return found
     return []
-
-
-def done_meanwhile(
-    resolver: Resolver, prepared: Sequence[Preparation], exchanges: Collection[ast.AST]
-) -> Fact | None:
-    """One of ``exchanges``, where processes hand something to each other, that the first would begin while the others wait for it."""
-    for preparation in prepared:
-        for reached in reached_nodes(resolver, prepared_by(preparation), preparation.module):
-            if reached.node in exchanges:
-                why = "the first process would wait for the others here, which wait for it to prepare the data"
-                return Obstacle(reached.module, reached.node, why)
-    return None
 
 
 def barrier_edits(prepared: Sequence[Preparation], names: ProcessNames) -> Iterator[FileEdit]:

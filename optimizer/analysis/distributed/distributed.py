@@ -26,7 +26,7 @@ from ..training.synchronization import accumulation_edits
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
 from .common_seeds import find_common_seeds
-from .data_barriers import barrier_edits, done_meanwhile, preparations_of
+from .data_barriers import barrier_edits, preparations_of
 from .data_parallel import (
     DataParallelUse,
     calls_around,
@@ -114,12 +114,15 @@ class _Plan:
         loaders = self._loaders()
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script, methods=True))
-        prepared = preparations_of(script, blocks, {call for call, _ in self._seeds.drawn})
+        drawn = {call for call, _ in self._seeds.drawn}
+        prepared = preparations_of(script, blocks, drawn)
         if isinstance(prepared, Obstacle):
             raise _NotPossibleError(prepared)
         meeting = self._meeting_place(blocks, loaders, prepared)
         network, metrics = [*self._network()], [*self._metrics()]
-        self._refuse_if(done_meanwhile(resolver, prepared, self._exchanges))
+        prepared = preparations_of(script, blocks, drawn | self._exchanges)
+        if isinstance(prepared, Obstacle):
+            raise _NotPossibleError(prepared)
         shuffles = any(loader.shuffles for loader in loaders)
         epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.

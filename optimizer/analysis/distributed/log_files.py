@@ -13,7 +13,7 @@ from ..program.syntax import Module
 from ..values.resolver import Resolver
 from .process_names import Place, ProcessNames
 
-_WRITES = frozenset({"write", "writelines", "flush", "close"})
+_WRITES = frozenset({"write", "writelines", "flush", "close", "isatty"})
 _READS = frozenset({"read", "readline", "readlines", "closed"})
 """What no file that is open for writing does: where a variable has such a use, it also holds another file by then."""
 _WRITERS = frozenset({"csv.writer", "csv.DictWriter"})

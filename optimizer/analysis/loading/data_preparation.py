@@ -47,12 +47,17 @@ class Preparation(Fact):
 
 
 def find_preparations(
-    resolver: Resolver, before: Sequence[ast.stmt], module: Module, together: Set[ast.AST]
+    resolver: Resolver,
+    before: Sequence[ast.stmt],
+    module: Module,
+    together: Set[ast.AST],
+    *,
+    looked: bool = False,
 ) -> list[Preparation] | Obstacle:
     """What prepares data among the statements ``before`` the training, or what would write it over and over.
 
     Neighbours are one preparation, but for those between which the processes do something ``together``, for which one of
-    them cannot wait.
+    them cannot wait. ``looked`` says that it was asked already whether the data is there.
     """
     found: list[Preparation] = []
     goes_on = False
@@ -60,19 +65,28 @@ def find_preparations(
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         everything = list(reached_nodes(resolver, [statement], module))
-        meets = any(r.node in together for r in everything)
+        meeting = next((r for r in everything if r.node in together), None)
         reached = list(reached_nodes(resolver, _going_on(statement), module))
         writes = [r for r in reached if _writes(resolver, r)]
         if not writes:
-            goes_on = goes_on and not meets and not _runs_network(resolver, everything)
+            goes_on = goes_on and meeting is None and not _runs_network(resolver, everything)
             continue
         looks = any(_looks(r) for r in reached) or any(_looks_itself(resolver, r) for r in writes)
-        if not looks:
+        branches = _decided(statement, together)
+        if branches:
+            for branch in branches:
+                inner = find_preparations(resolver, branch, module, together, looked=looks)
+                if isinstance(inner, Obstacle):
+                    return inner
+                found += inner
+            goes_on = False
+            continue
+        if not looked and not looks:
             why = "every process would write this anew, and nothing is seen that looks whether it is there"
             return Obstacle(writes[0].module, writes[0].node, why)
-        if meets:
-            why = "one process would write this while it has to do with the others what stands beside it"
-            return Obstacle(writes[0].module, writes[0].node, why)
+        if meeting is not None:
+            why = "the first process would wait for the others here, which wait for it to prepare the data"
+            return Obstacle(meeting.module, meeting.node, why)
         functions = {
             function
             for r in reached
@@ -87,6 +101,14 @@ def find_preparations(
             found.append(Preparation(module, statement, statement, frozenset(functions)))
         goes_on = True
     return found
+
+
+def _decided(statement: ast.stmt, together: Set[ast.AST]) -> list[list[ast.stmt]]:
+    """The branches of a test that all processes decide alike; none where an ``elif`` is one, above which nothing can stand."""
+    if not isinstance(statement, ast.If) or statement.test not in together:
+        return []
+    is_chain = any(isinstance(each, ast.If) for each in statement.orelse[:1])
+    return [] if is_chain else [statement.body, statement.orelse]
 
 
 def _going_on(statement: ast.stmt) -> Iterator[ast.AST]:
