@@ -133,6 +133,18 @@ def test_networks_in_data_parallel_that_are_not_trained(
     assert "    model = DistributedDataParallel(" in text
 
 
+def test_a_teacher_alone_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None:
+    """The network that is trained is wrapped, not what is."""
+    others = OTHERS.replace("model = nn.DataParallel(model)\n", "")
+    source = FLAT.replace("optimizer = ", f"{others}optimizer = ").replace(
+        "loss = ", "with torch.no_grad():\n            wanted = teacher(x)\n        loss = "
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "ddp_model = DistributedDataParallel(model)" in text
+    assert "device_ids=[LOCAL_RANK] if WORLD_SIZE > 1 else None" in text
+    assert "cross_entropy(ddp_model(x), y)" in text
+
+
 def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
     two = f"{NETWORK}other = Net()\n"
     groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"

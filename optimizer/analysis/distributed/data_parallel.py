@@ -91,13 +91,11 @@ def calls_around(
 
     Others wrap what is not trained: a teacher, or the network that another function evaluates.
     """
-    made = {
-        value.call
-        for forward in forwards
-        for value in resolver.values(forward.node.func, forward.module)
-        if isinstance(value, Made)
-    }
-    return [call for call in calls if call.node in made] or calls
+    values = [v for f in forwards for v in resolver.values(f.node.func, f.module)]
+    made = {value.call for value in values if isinstance(value, Made)}
+    around = [call for call in calls if call.node in made]
+    is_seen = bool(values) and all(isinstance(value, Made) for value in values)
+    return around if around or is_seen else calls
 
 
 def data_parallel_use(resolver: Resolver, call: CallFact) -> DataParallelUse | Obstacle:
