@@ -32,6 +32,19 @@ def test_what_the_training_saved_by_another_name_is_waited_for(
     assert "barrier()" not in code(rewrite(source, ["ddp"], **GPUS))
 
 
+def test_what_is_written_for_the_training_is_waited_for_once(
+    rewrite: Callable[..., RewriteResult],
+) -> None:
+    """The first process has written and read it before the others begin."""
+    prepare = (
+        "import os\ndef prepare(name):\n    if not os.path.exists(name):\n        torch.save(torch.randn(40, 8), name)\n"
+        "    return torch.load(name)\n\n\nx = prepare('x.pt')\n"
+    )
+    text = code(rewrite(FLAT.replace("data = ", f"{prepare}data = "), ["ddp"], **GPUS))
+    assert "the first process prepares the data" in text
+    assert "until it is saved" not in text
+
+
 @pytest.mark.parametrize(
     "statement",
     [

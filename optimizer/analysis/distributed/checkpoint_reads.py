@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ...rewriting.edits import FileEdit, InsertBefore, SetArgument
 from ..calls.reach import reached_nodes
@@ -19,11 +19,14 @@ from .process_names import Place, ProcessNames
 _LOOKS = frozenset({"exists", "isfile", "is_file"})
 
 
-def checkpoint_edits(script: TrainingScript, loop: Loop, names: ProcessNames) -> Iterator[FileEdit]:
+def checkpoint_edits(
+    script: TrainingScript, loop: Loop, alone: Collection[ast.AST], names: ProcessNames
+) -> Iterator[FileEdit]:
     """What ``torch.load`` needs where several processes read and the first one writes.
 
     Without ``map_location`` tensors come back to the GPU they were saved from, the same for all processes. A file that the
-    script has saved further up, or in its training ``loop`` under whatever name, may not be there yet for the others.
+    script has saved further up, or in its training ``loop`` under whatever name, may not be there yet for the others; what
+    is in ``alone``, the first process runs while they wait.
     """
     saved = {_path(call, module, 1) for call, module in _calls(script, "torch.save")}
     behind = _run_behind(script.resolver, loop) if saved else frozenset[ast.AST]()
@@ -34,7 +37,8 @@ def checkpoint_edits(script: TrainingScript, loop: Loop, names: ProcessNames) ->
             yield FileEdit(module.path, edit)
         above = [save for save, owner in _calls(script, "torch.save") if owner is module]
         is_saved = _path(call, module, 0) in saved and any(s.lineno < call.lineno for s in above)
-        if is_saved or call in behind:
+        in_turn = any(around in alone for around in module.ancestors(call))
+        if call in behind or (is_saved and not in_turn):
             world, dist = names.name(Place.WORLD_SIZE, module), names.distributed(module)
             code = f"if {world} > 1:\n    {dist}.barrier()  # until it is saved"
             span = module.span(_where_all_wait(call, module))

@@ -130,10 +130,11 @@ class _Plan:
         edits = [*network, *barrier_edits(prepared, self._names), *data, *metrics, *epochs]
         waits_long = bool(prepared)
         edits.insert(0, process_group_edit(meeting, self._names, waits_long=waits_long))
-        edits += [*self._rank_zero(prepared, edits)]
+        alone = {node for each in prepared for node in (*each.functions, *prepared_by(each))}
+        edits += [*self._rank_zero(alone, edits)]
         edits += gpu_edits(self._resolver, self._script.modules, self._names)
         edits += shared_core_edits(self._resolver, self._script.loaders, self._names)
-        edits += checkpoint_edits(self._script, self._step.loop, self._names)
+        edits += checkpoint_edits(self._script, self._step.loop, alone, self._names)
         edits += log_edits(self._resolver, script.modules, self._names)
         edits += self._seeds.edits(self._names)
         self._say_what_changes()
@@ -315,12 +316,9 @@ class _Plan:
     # What one process does
 
     def _rank_zero(
-        self, prepared: list[Preparation], edits_of_all: Sequence[FileEdit]
+        self, left_out: Collection[ast.AST], edits_of_all: Sequence[FileEdit]
     ) -> Iterator[FileEdit]:
         functions = self._script.functions_run
-        left_out: set[ast.AST] = set()
-        for preparation in prepared:
-            left_out |= {*preparation.functions, *prepared_by(preparation)}
         told = self._told_figures(left_out)
         opened = told.opened if told is not None else ()
         actions = find_rank_zero_actions(self._resolver, functions, left_out, opened, edits_of_all)
