@@ -463,7 +463,7 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         ),
         (MODEL, MODEL + "RANK = 3\n", "`RANK` is a name of the script's own"),
         (MODEL, MODEL + "ddp_model = 3\n", "`ddp_model` is a name of the script's own"),
-        (MODEL, MODEL + "model[0] = nn.DataParallel(model[0])\n", "not simply kept in a variable"),
+        ("model(x), y)", "nn.DataParallel(model)(x), y)", "not simply kept in a variable"),
         (
             MODEL,
             MODEL + "model = nn.DataParallel(model)\nif halves:\n    model.half()\n",

@@ -145,6 +145,16 @@ def test_a_teacher_alone_in_data_parallel(rewrite: Callable[..., RewriteResult])
     assert "cross_entropy(ddp_model(x), y)" in text
 
 
+def test_a_layer_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None:
+    part = "model[0] = nn.DataParallel(model[0])\n"
+    text = code(rewrite(FLAT.replace("optimizer = ", f"{part}optimizer = "), ["ddp"], **GPUS))
+    own = "device_ids=[LOCAL_RANK] if WORLD_SIZE > 1 else None"
+    assert f"model[0] = nn.DataParallel(model[0], {own})" in " ".join(text.split()).replace(
+        "( ", "("
+    ).replace(" )", ")")
+    assert "ddp_model = DistributedDataParallel(model)" in text
+
+
 def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
     two = f"{NETWORK}other = Net()\n"
     groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"
