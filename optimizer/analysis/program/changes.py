@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .reaching import bindings_of, enclosing_blocks
-from .scopes import Binding
+from .scopes import Assigned, Binding
 from .syntax import LoopNode, Module
 from .trees import position
 
@@ -32,11 +32,31 @@ def may_show_change(module: Module, use: ast.Name, change: ast.Name) -> bool:
     )
 
 
-def _is_bound_in_each_pass(module: Module, loop: LoopNode, binding: Binding, use: ast.Name) -> bool:
-    """Whether no pass of ``loop``, which is around ``use``, gets there without ``binding``."""
+def _is_bound_in_each_pass(
+    module: Module,
+    loop: LoopNode,
+    binding: Binding,
+    use: ast.Name,
+    seen: frozenset[Binding] = frozenset(),
+) -> bool:
+    """Whether no pass of ``loop``, which is around ``use``, gets there without ``binding``, to an object of that pass.
+
+    A name for what is bound outside, or for a part of it (``w = weights``), is bound to the same object in every pass.
+    """
     statement = module.statement(binding.node)
     if statement is loop:
         return True
-    return loop in module.ancestors(statement) and (
-        id(module.block(statement)) in enclosing_blocks(module, use)
+    if binding in seen or loop not in module.ancestors(statement):
+        return False
+    if id(module.block(statement)) not in enclosing_blocks(module, use):
+        return False
+    source = binding.source
+    taken = source.value if isinstance(source, Assigned) else None
+    while isinstance(taken, ast.Attribute | ast.Subscript):
+        taken = taken.value
+    if not isinstance(taken, ast.Name):
+        return True
+    held = bindings_of(module, taken)
+    return bool(held) and all(
+        _is_bound_in_each_pass(module, loop, each, taken, seen | {binding}) for each in held
     )

@@ -213,6 +213,21 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
         "    loss = (out + weights).pow(2).mean()\n    weights[:] = out.detach().mean(0)",
         None,
     ),
+    "set by another name in the pass before": (
+        "weights = torch.ones(6)\n",
+        "    w = weights\n    loss = (out + w).pow(2).mean()\n    w[:] = out.detach().mean(0)",
+        None,
+    ),
+    "set in a part of the batch": (
+        "",
+        "    first = x[:, 1:]\n    loss = (out * first.sum(1, keepdim=True)).mean()\n    first = first * 1\n    first[0] = 0.0",
+        Reduction.MEAN,
+    ),
+    "a part of something of its own that is set": (
+        "",
+        "    kept = {'out': out.detach() * 1}\n    w = kept['out']\n    loss = (out + w).pow(2).mean()\n    w[0] = 0.0",
+        Reduction.MEAN,
+    ),
     "transposed": ("", "    loss = (out.T @ out).pow(2).mean()", None),
 }
 
