@@ -92,11 +92,10 @@ def epoch_loop(resolver: Resolver, loop: Loop) -> EpochLoop | Obstacle | None:
 
 def _counted(resolver: Resolver, loop: ast.AST, module: Module) -> EpochLoop | Obstacle:
     why = "the epochs are not counted by a variable"
-    if not isinstance(loop, ast.For):
-        counter = _counted_up(loop) if isinstance(loop, ast.While) else None
-        if counter is None or not isinstance(loop, ast.While):
-            return Obstacle(module, loop, why)
+    if isinstance(loop, ast.While) and (counter := _counted_up(loop)) is not None:
         return EpochLoop(module, loop, counter)
+    if not isinstance(loop, ast.For):
+        return Obstacle(module, loop, why)
     makers = {
         name
         for reached in reached_nodes(resolver, [loop.iter], module)
