@@ -9,6 +9,7 @@ from functools import cached_property
 from ..program.project import Project
 from ..program.syntax import FunctionNode, Module, last_identifier
 from ..program.trees import walk
+from ..values.unpacking import unpacked_targets
 from .leftovers import Leftovers
 from .plain_functions import PlainFunctions
 
@@ -119,7 +120,7 @@ class CallNames:
                     statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 )
                 source = statement.iter if isinstance(statement, ast.For) else statement.value
-                named = {last_identifier(t) for each in targets for t in _targets(each)}
+                named = {last_identifier(t) for each in targets for t, _ in unpacked_targets(each)}
                 for node in walk(source) if source is not None else ():
                     if isinstance(node, ast.Name | ast.Attribute) and not _is_made(node, module):
                         found.setdefault(last_identifier(node), set()).update(named)
@@ -176,10 +177,6 @@ def _is_called_or_qualifies(node: ast.expr, module: Module) -> bool:
     if isinstance(parent, ast.Call) and parent.func is node:
         return True
     return isinstance(parent, ast.Attribute)
-
-
-def _targets(target: ast.expr) -> list[ast.expr]:
-    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def _is_made(node: ast.expr, module: Module) -> bool:
