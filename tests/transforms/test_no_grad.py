@@ -1115,6 +1115,20 @@ NOT_CONCERNED = {
             loss.backward()
             optimizer.step()
     """,
+    "loss that a function adds to": """
+        def likelihood(event, mask):
+            event += 1e-9
+            return torch.log(event).masked_fill(mask, 0.0)
+
+        def log_likelihood(x):
+            out = model(x)
+            return likelihood(F.softplus(out), x[:, :1] > 0)
+
+        for x, y in loader:
+            optimizer.zero_grad()
+            (-log_likelihood(x).sum()).backward()
+            optimizer.step()
+    """,
     "reinforcement learning": """
         log_probs = []
         for x, y in test_loader:

@@ -347,9 +347,8 @@ class GradientFlow:
             if binding.node is argument:
                 for use in self._known.uses.of(binding, module):
                     inside = self._innermost(use, function) is function.node
-                    if isinstance(use.ctx, ast.Load):
-                        context = call if inside else None
-                        self._pending.append(Place(use, module, context, place.certain))
+                    context = call if inside else None
+                    self._read(Place(use, module, context, place.certain), use)
 
     @staticmethod
     def _innermost(use: ast.Name, function: Function) -> ast.AST | None:
