@@ -449,6 +449,10 @@ NOT_FUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ),
         "`weights` is read again",
     ),
+    "weights_that_are_added_to": (
+        (SCORES, "weights = F.softmax(scores, dim=-1)", "y = weights @ v", "weights += 1"),
+        "`weights` is read again (`weights += 1`)",
+    ),
     "keys_that_change_in_between": (
         (SCORES, "k = v", "weights = F.softmax(scores, dim=-1)", "y = weights @ v"),
         "`k` is given another value in between",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..facts import Fact, excerpt
-from ..program.name_uses import NameUses
+from ..program.name_uses import NameUses, is_read
 from ..program.reaching import bindings_of, only_value, reaching_bindings
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -195,7 +195,7 @@ class _Finder:
         found = module.scope(target).lookup(target.id)
         bindings = [b for b in found[1] if b.node is target] if found is not None else []
         uses = [use for binding in bindings for use in self._uses.of(binding, module)]
-        return [use for use in uses if isinstance(use.ctx, ast.Load)]
+        return [use for use in uses if is_read(use, module)]
 
     def _fills(self, chain: Chain, module: Module) -> list[ast.stmt]:
         """Statements for the number by which a mask hides: ``least = -torch.finfo(scores.dtype).max``."""

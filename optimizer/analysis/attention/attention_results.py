@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..loading.written_views import may_be_written
-from ..program.name_uses import NameUses
+from ..program.name_uses import NameUses, is_read
 from ..program.reaching import bindings_of
 from ..program.syntax import Module, last_identifier
 from ..program.trees import is_name, position, walk
@@ -125,7 +125,7 @@ class _Layout:
         for binding in bindings:
             if binding.node is target:
                 for use in self._uses.of(binding, module):
-                    if isinstance(use.ctx, ast.Load):
+                    if is_read(use, module):
                         yield use
 
     def _returned(self, node: ast.expr, part: int | None, module: Module, depth: int) -> str | None:

@@ -11,7 +11,7 @@ from ..calls.signatures import first_parameter, parameter_of
 from ..facts import CallFact
 from ..obstacles import Obstacle
 from ..program.classes import class_attribute
-from ..program.name_uses import NameUses
+from ..program.name_uses import NameUses, is_read
 from ..program.reaching import bindings_of
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter
 from ..program.syntax import Module
@@ -97,7 +97,7 @@ class _Reads:
             for binding in bindings
             if binding.node is target
             for use in self._uses.of(binding, module)
-            if _is_read(use, module) and self._trains(use, module)
+            if is_read(use, module) and self._trains(use, module)
         ]
 
     def _given(
@@ -158,10 +158,6 @@ class _Reads:
             if isinstance(around, ast.expr) and self._gradients.free(around, module):
                 return False
         return True
-
-
-def _is_read(use: ast.Name, module: Module) -> bool:
-    return isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign)
 
 
 class _Layers:

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..program.classes import first_party_bases
-from ..program.name_uses import NameUses
+from ..program.name_uses import NameUses, is_read
 from ..program.reaching import reaching_bindings
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
@@ -175,7 +175,7 @@ class FreshResults:
     def _binding_objection(self, binding: Binding, use: ast.Name, module: Module) -> str | None:
         again = f"`{use.id}` may be read again"
         if any(
-            other is not use for other in self._uses.of(binding, module) if _reads(other, module)
+            other is not use for other in self._uses.of(binding, module) if is_read(other, module)
         ):
             return again
         if isinstance(binding.node, ast.arg):
@@ -194,10 +194,6 @@ class FreshResults:
         if not is_plain or not isinstance(source, Assigned) or source.path:
             return again
         return self.objection(source.value, module)
-
-
-def _reads(name: ast.Name, module: Module) -> bool:
-    return isinstance(name.ctx, ast.Load) or isinstance(module.parents[name], ast.AugAssign)
 
 
 def _repeats(node: ast.AST, module: Module) -> Iterator[ast.AST]:
