@@ -950,14 +950,15 @@ def test_what_is_set_before_the_first_pass(check_transformed: Check, set_up: str
     )
 
 
+@pytest.mark.parametrize("start", ["iter(loader)", "loader.__iter__()"])
 def test_iterator_made_anew_under_the_same_name_lets_workers_live_on(
-    check_transformed: Check,
+    check_transformed: Check, start: str
 ) -> None:
-    train = """\
-        batches = iter(loader)
+    train = f"""\
+        batches = {start}
         for step in range(100):
             if step % 10 == 0:
-                batches = iter(loader)
+                batches = {start}
             print(next(batches))
     """
     check_transformed(

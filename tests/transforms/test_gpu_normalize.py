@@ -489,14 +489,15 @@ def test_memory_format_of_the_copy(check_transformed: Check) -> None:
     )
 
 
-def test_batches_taken_by_hand(check_transformed: Check) -> None:
-    loop = """\
-        batches = iter(loader)
+@pytest.mark.parametrize("start", ["iter(loader)", "loader.__iter__()"])
+def test_batches_taken_by_hand(check_transformed: Check, start: str) -> None:
+    loop = f"""\
+        batches = {start}
         for step in range(100):
             try:
                 images, labels = next(batches)
             except StopIteration:
-                batches = iter(loader)
+                batches = {start}
                 images, labels = next(batches)
             model(images.to(device)).sum().backward()
         """

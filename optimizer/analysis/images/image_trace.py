@@ -308,6 +308,10 @@ class ImageTrace:
                 return
             if parent.attr in _LOADER_ATTRIBUTES | _BAR_METHODS:
                 return
+            if parent.attr == "__iter__" and isinstance(called, ast.Call):
+                self.iterated.append(use)
+                self._follow_iterable(called, module, element, item)
+                return
             if parent.attr in {"next", "__next__"} and isinstance(called, ast.Call):
                 self.iterated.append(use)
                 self._follow_images(called, module, (*element, *item))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..facts import DataLoader, Fact, Loop
 from ..program.syntax import FunctionNode, LoopNode, Module
 from ..program.trees import child_nodes, walk
-from ..training.loops import gone_over, iterated_loaders
+from ..training.loops import gone_over, iterated_by_method, iterated_loaders
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .loaders import loaders_in
@@ -56,17 +56,22 @@ def find_iterations(
                 if over:
                     found.append(Iteration(module, module.parents[node], over))
         for call in module.calls:
-            is_iter = call.args and resolver.names(call.func, module) == frozenset(
-                {"builtins.iter"}
-            )
-            if is_iter and call not in iterables:
-                over = _gone_over(resolver, loaders, call.args[0], module)
+            iterable = _iterated(resolver, call, module)
+            if iterable is not None and call not in iterables:
+                over = _gone_over(resolver, loaders, iterable, module)
                 if over:
                     single = _is_argument_of_next(resolver, call, module) or _draws_once(
                         resolver, call, module
                     )
                     found.append(Iteration(module, call, over, not single, single))
     return tuple(found)
+
+
+def _iterated(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
+    """What ``call`` makes an iterator of, by hand."""
+    if call.args and resolver.names(call.func, module) == frozenset({"builtins.iter"}):
+        return call.args[0]
+    return iterated_by_method(call)
 
 
 def _gone_over(
@@ -151,10 +156,11 @@ def _draws_once(resolver: Resolver, call: ast.Call, module: Module) -> bool:
 
 
 def draws_of(resolver: Resolver, iteration: Iteration) -> Iterator[Fact]:
-    """The calls of ``next(..)`` that take batches from an iterator made by hand."""
+    """The calls of ``next(..)``, also as the iterator's method, that take batches from one made by hand."""
     for module in resolver.project.modules:
-        for call in module.calls_named("next"):
-            values = resolver.values(call.args[0], module) if call.args else ()
+        for call in (*module.calls_named("next"), *module.calls_named("__next__")):
+            drawn = [call.func.value] if isinstance(call.func, ast.Attribute) else call.args[:1]
+            values = resolver.values(drawn[0], module) if drawn else ()
             if any(isinstance(v, Made) and v.call is iteration.node for v in values):
                 yield Fact(module, call)
 

@@ -157,7 +157,12 @@ def gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
     wrapped = wrapped_by_framework(value)
     if wrapped is not None:
         yield *wrapped, ()
-    if not isinstance(value, Made) or not value.call.args:
+    if not isinstance(value, Made):
+        return
+    if (own := iterated_by_method(value.call)) is not None:
+        yield own, value.module, ()
+        return
+    if not value.call.args:
         return
     maker = value.maker.name if isinstance(value.maker, External) else ""
     if maker == "builtins.zip":
@@ -167,6 +172,15 @@ def gone_over(value: Value) -> Iterator[tuple[ast.expr, Module, Path]]:
         yield value.call.args[0], value.module, (1,) if maker == "builtins.enumerate" else ()
     elif maker.rpartition(".")[2] == "log_every":
         yield value.call.args[0], value.module, ()
+
+
+def iterated_by_method(call: ast.Call) -> ast.expr | None:
+    """What ``call`` makes an iterator of by its own method: ``loader.__iter__()``."""
+    match call:
+        case ast.Call(func=ast.Attribute(value=iterable, attr="__iter__"), args=[], keywords=[]):
+            return iterable
+        case _:
+            return None
 
 
 def _loaders_of_generators(

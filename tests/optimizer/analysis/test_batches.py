@@ -103,6 +103,7 @@ def test_expressions_of_a_batch(script: Script, expression: str, place: str) -> 
         ("it = iter(loader)\nASK(next(it))\n", "loaded"),
         ("ASK(next(iter(loader)))\n", "loaded"),
         ("it = iter(loader)\nASK(it.__next__())\n", "loaded"),
+        ("it = loader.__iter__()\nASK(next(it))\n", "loaded"),
         ("it = iter(loader)\nx, y = it.next()\nASK(y.cuda())\n", "device"),
         ("ASK(open('x').next())\n", "other"),
         ("ASK(next(open('x')))\n", "other"),

@@ -41,6 +41,8 @@ other = DataLoader(open("y"))
         ("while other:\n    both = enumerate(both)\nfor x in both:\n    pass\n", []),
         ("for x in iter(loader):\n    pass\n", ["loop 1"]),
         ("it = iter(loader)\n", ["by hand 1"]),
+        ("it = loader.__iter__()\n", ["by hand 1"]),
+        ("for x in loader.__iter__():\n    pass\n", ["loop 1"]),
         ("x = next(iter(loader))\n", ["takes one 1"]),
         ("x = iter(loader).next()\n", ["takes one 1"]),
         ("total = sum(x for x in loader)\n", ["loop 1"]),
