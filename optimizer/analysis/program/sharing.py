@@ -85,8 +85,15 @@ def _tops(module: Module) -> list[Definition]:
 
 
 def _takes_from(module: Module, home: Module) -> bool:
-    name = re.compile(rf"\b{re.escape(_import_name(home))}\b")
-    return any(name.search(statement) for statement in _IMPORT.findall(module.source.text))
+    return _import_name(home) in _words_of_imports(module.source.text)
+
+
+@lru_cache(maxsize=4096)
+def _words_of_imports(text: str) -> frozenset[str]:
+    """The words in the import statements of a file."""
+    return frozenset(
+        word for statement in _IMPORT.findall(text) for word in re.findall(r"\w+", statement)
+    )
 
 
 @lru_cache(maxsize=4096)
