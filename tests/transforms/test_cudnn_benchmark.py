@@ -70,6 +70,7 @@ def test_torchvision_network(check_transformed: Check) -> None:
         ("transforms.Resize((32, 32))", "transforms.ToTensor()"),
         ("transforms.Resize(40)", "transforms.CenterCrop(32)", "transforms.ToTensor()"),
         ("transforms.RandomResizedCrop(32)", "transforms.ToTensor()", "transforms.Normalize(m, s)"),
+        ("transforms.RandomCrop(32)", "transforms.RandomRotation(15)", "transforms.ToTensor()"),
     ],
 )
 def test_images_of_a_fixed_size_in_batches_of_any_size(
@@ -92,6 +93,13 @@ def test_images_of_a_fixed_size_in_batches_of_any_size(
 def test_single_images_of_their_own_sizes(check_noop: Check, steps: tuple[str, ...]) -> None:
     loader = f"DataLoader({folder(*steps)}, batch_size=1)"
     check_noop(script(loader=loader), reason="may differ in size")
+
+
+def test_images_of_one_size_that_a_transform_may_cut(check_noop: Check) -> None:
+    transform = "transforms.Compose([transforms.Lambda(shrink), transforms.ToTensor()])"
+    data = f"torchvision.datasets.CIFAR10('data', transform={transform})"
+    reason = "images of `torchvision.datasets.CIFAR10` may differ in size: not all transforms are known to keep it"
+    check_noop(script(loader=f"DataLoader({data}, batch_size=1)"), reason=reason)
 
 
 def test_stacked_images_have_one_size(check_transformed: Check) -> None:

@@ -48,6 +48,8 @@ def varying_shape(resolver: Resolver, loader: DataLoader) -> str | None:
         return None
     for dataset in datasets:
         if not _fixed_size(resolver, dataset):
+            if _holds_one_size(resolver, dataset):
+                return f"images of {dataset.name} may differ in size: not all transforms are known to keep it"
             return f"samples of {dataset.name} are loaded one by one and may differ in size"
     return None
 
@@ -117,17 +119,24 @@ def _is_several(resolver: Resolver, value: Value) -> bool:
             return False
 
 
+def _holds_one_size(resolver: Resolver, dataset: Dataset) -> bool:
+    """Whether the images of ``dataset`` are of one size before they are transformed."""
+    if not isinstance(dataset.node, ast.Call):
+        return False
+    names = resolver.names(dataset.node.func, dataset.module)
+    return bool(names) and names <= _FIXED_DATASETS
+
+
 def _fixed_size(resolver: Resolver, dataset: Dataset) -> bool:
     """Whether every item of ``dataset`` is an image of one size."""
     node = dataset.node
     if dataset.kind is DatasetKind.IN_MEMORY or not isinstance(node, ast.Call):
         return dataset.kind is DatasetKind.IN_MEMORY and isinstance(node, ast.Call)
-    names = resolver.names(node.func, dataset.module)
     given: list[Value] = []
     for argument in call_arguments(node):
         given += resolver.values(argument, dataset.module)
     pipelines = [v for v in given if _transform_name(v) == "Compose"]
-    if names and names <= _FIXED_DATASETS:
+    if _holds_one_size(resolver, dataset):
         return all(
             _keeps_shape(resolver, value)
             for value in composed_of(resolver, given)
@@ -147,8 +156,16 @@ def _transform_name(value: Value) -> str:
 
 
 def _keeps_shape(resolver: Resolver, value: Value) -> bool:
+    is_kept = _keeps_size(value) or _transform_name(value) == "Compose"
+    return is_kept or _sets_size(resolver, value)
+
+
+def _keeps_size(value: Value) -> bool:
+    """Whether a transform gives images of the size that it is given; a rotation may grow them to hold their corners."""
     name = _transform_name(value)
-    return name in _KEEP_SHAPE | {"Compose"} or _sets_size(resolver, value)
+    if name == "RandomRotation" and isinstance(value, Made):
+        return call_argument(value.call, "expand", 2) is None
+    return name in _KEEP_SHAPE
 
 
 def _ends_fixed(resolver: Resolver, pipeline: Value) -> bool:
@@ -162,7 +179,7 @@ def _ends_fixed(resolver: Resolver, pipeline: Value) -> bool:
         values = resolver.values(step, pipeline.module)
         if all(_sets_size(resolver, value) for value in values):
             fixed = True
-        elif not all(_transform_name(value) in _KEEP_SHAPE for value in values):
+        elif not all(_keeps_size(value) for value in values):
             fixed = fixed and all(_transform_name(value) == "Resize" for value in values)
     return fixed
 
