@@ -576,6 +576,7 @@ LEFT = {
     "torch.set_default_device('cuda')\nx = torch.zeros(n).to(device)": "sets a default device",
     "x = torch.zeros(n)\nx[0] = 1\nx = x.to(device)": "used on the host at line",
     "x = torch.zeros(n)\nprint(x)\nif use_cuda:\n    x = x.cuda()": "used on the host at line",
+    "x = torch.zeros_like(y)\nif cached:\n    x = x.cuda()": "it is made where `y` is, which need not be the host",
     "x = torch.zeros(n)\nif n > 3:\n    x = x.cuda()": "no variable names that device",
     "if use_cuda:\n    x = torch.zeros(n)\nx = x.to(device)": "in another block",
     "def f(flag):\n    x = torch.zeros(n)\n    flag = not flag\n    if flag:\n        x = x.cuda()": "may be another",

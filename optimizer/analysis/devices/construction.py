@@ -186,6 +186,14 @@ class ConstructionFinder:
         )
         return code, call_argument(move, "dtype", 1), refusal or reordered
 
+    def elsewhere(self, factory: ast.Call, module: Module) -> str | None:
+        """That ``factory`` makes its tensor where another is, which may be a GPU also where the script moves it to none."""
+        if not self._resolver.names(factory.func, module) <= _LIKE:
+            return None
+        like = call_argument(factory, "input", 0)
+        code = module.code(factory if like is None else like)
+        return f"it is made where `{code}` is, which need not be the host"
+
     def _is_made_there(self, factory: ast.Call, device: str, module: Module) -> bool:
         """Whether ``zeros_like(x).to(x.device)`` is meant: ``x`` already says where its like is made."""
         if not self._resolver.names(factory.func, module) <= _LIKE:

@@ -95,6 +95,7 @@ class _Finder:
             device, refusal = self._conditional_device(value, tests, device, refusal, module)
             if refusal is None and device == _chosen(tests[0], module):
                 refusal = _rebound(tests[0], module.statement(made), branch, module)
+                refusal = refusal or self._constructions.elsewhere(factory, module)
         refusal = (
             self._refused_place(made, branch, statement, target.id, module)
             or refusal
