@@ -271,7 +271,7 @@ def test_a_target_network_in_a_function(check_transformed: Check) -> None:
         (dict(run="x.requires_grad_()\nt = teacher(x)"), None),
         (dict(run="z = torch.zeros(8, 6)\nz[0] = student(x).mean()\nt = teacher(z)"), None),
         (dict(run="z = []\nz.append(student(x))\nt = teacher(torch.cat([*z, *z], 1))"), None),
-        (dict(run="t = teacher(x) + student(x)"), "in one statement with what is trained"),
+        (dict(run="t = teacher(x) + student(x)"), "in one statement with what may be trained"),
         (dict(run="with torch.no_grad():\n    t = teacher(x)"), None),
         (dict(run=f"{RUN}\nF.cross_entropy(t, y).backward()"), "a backward pass begins"),
     ],

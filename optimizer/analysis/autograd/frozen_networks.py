@@ -179,7 +179,7 @@ class _Search:
         statement = fact.module.statement(fact.node)
         value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
         if value is None or not self._constants.is_constant(value, fact.module):
-            return "it runs in one statement with what is trained"
+            return "it runs in one statement with what may be trained"
         for step in self._steps:
             for backward in step.backwards:
                 if self._constants.is_constant(backward.loss, backward.module):
