@@ -2340,6 +2340,32 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("every", ["", "if len(x) > 7:\n        "])
+def test_labels_that_an_evaluation_of_the_network_makes_stay_in_float32(
+    check_transformed: Check, every: str
+) -> None:
+    step = f"""
+def labels(batches):
+    found = []
+    with torch.no_grad():
+        for x, _ in batches:
+            found.append(model(x.cuda()))
+    return nn.Softmax(dim=1)(torch.cat(found)).cpu().argmax(1).numpy()
+
+for x, index in loader:
+    {every}target = torch.from_numpy(labels(loader)).cuda()
+    optimizer.zero_grad()
+    loss = criterion(model(x.cuda()), target[index])
+    loss.backward()
+    optimizer.step()
+"""
+    loss = "    loss = criterion(model(x.cuda()), target[index])\n"
+    after = step.replace(
+        loss, f'    with torch.autocast("cuda", dtype=torch.bfloat16):\n    {loss}'
+    )
+    check_transformed(training(step=step), training(step=after), amp=BF16)
+
+
 @pytest.mark.parametrize(("parts", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refused(check_noop: Check, parts: dict[str, str], reason: str) -> None:
     check_noop(training(**{"step": STEP, **parts}), reason)

@@ -26,7 +26,7 @@ from ..optimizers.late_backwards import late_backwards
 from ..program.syntax import Module
 from ..program.trees import is_true
 from ..training.loops import forward_calls
-from ..training.loss_regions import Region, runs_forward, suspends_gradients
+from ..training.loss_regions import Region, runs_forward, suspended_code, suspends_gradients
 from ..training.steps import EvaluationCode, StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
@@ -194,7 +194,7 @@ def _numpy(
 def runs_network_without_gradients(resolver: Resolver, reached: Reached) -> bool:
     """Whether ``reached`` is a ``with torch.no_grad():``, or a call of a function decorated so, that runs a network."""
     return suspends_gradients(resolver, reached.node, reached.module) and runs_forward(
-        resolver, _body(reached.node), reached.module
+        resolver, suspended_code(reached.node), reached.module
     )
 
 
@@ -292,7 +292,9 @@ def _without_gradients(resolver: Resolver, code: StepCode | EvaluationCode) -> I
             node = suspended.node
             if not suspends_gradients(resolver, node, suspended.module):
                 continue
-            inside = {r.node for r in reached_nodes(resolver, _body(node), suspended.module)}
+            inside = {
+                r.node for r in reached_nodes(resolver, suspended_code(node), suspended.module)
+            }
             without = weights_read(resolver, [r for r in reached if r.node in inside])
             outside = [r for r in reached if r.node not in inside]
             others = weights_read(
@@ -315,10 +317,6 @@ def _earlier(region: Region, one: Reached, other: Reached) -> bool:
     return module.span(one.node) < module.span(other.node) and shared == set(
         module.loops(region.first)
     )
-
-
-def _body(node: ast.AST) -> list[ast.AST]:
-    return [*node.body] if isinstance(node, ast.With) else [node]
 
 
 def _sparse_gradients(resolver: Resolver) -> Iterator[Obstacle]:

@@ -37,9 +37,13 @@ def runs_forward(resolver: Resolver, nodes: Iterable[ast.AST], module: Module) -
 def forward_statements(
     resolver: Resolver, flow: Flow, expression: ast.AST, at: ast.stmt
 ) -> set[ast.stmt]:
-    """Of the statements behind the gradient of ``expression``, those that run a network or compute with what one returned."""
+    """Of the statements behind the gradient of ``expression``, those that run a network or compute with what one returned.
+
+    Not those that label the batch by an evaluation of the very network that is trained.
+    """
     behind = flow.differentiable_behind(expression, at)
     found = {s for s in behind if runs_forward(resolver, own_nodes(s), flow.module)}
+    found -= _evaluations(resolver, found, flow.module)
     pending = list(behind - found)
     while True:
         dependent = [s for s in pending if not found.isdisjoint(flow.sources(s, s))]
@@ -47,6 +51,41 @@ def forward_statements(
             return found
         found.update(dependent)
         pending = [s for s in pending if s not in found]
+
+
+def _evaluations(resolver: Resolver, running: set[ast.stmt], module: Module) -> set[ast.stmt]:
+    """Of ``running``, what runs networks without gradients alone, in functions that it calls, which others run with them."""
+    weights = {s: _weights(resolver, s, module) for s in running}
+    if not any(without for without, _ in weights.values()):
+        return set()
+    found: set[ast.stmt] = set()
+    for statement, (without, recorded) in weights.items():
+        others = {w for s, (_, own) in weights.items() if s is not statement for w in own}
+        if without & others and not recorded & others:
+            found.add(statement)
+    return found
+
+
+def _weights(
+    resolver: Resolver, statement: ast.stmt, module: Module
+) -> tuple[frozenset[ast.Call], frozenset[ast.Call]]:
+    """The networks that ``statement`` runs without gradients, in functions that it calls, and those that it runs with them."""
+    reached = list(reached_nodes(resolver, own_nodes(statement), module))
+    suspended = {
+        inner.node
+        for each in reached
+        if suspends_gradients(resolver, each.node, each.module)
+        for inner in reached_nodes(resolver, suspended_code(each.node), each.module)
+    }
+    return (
+        weights_read(resolver, [r for r in reached if r.node in suspended]),
+        weights_read(resolver, [r for r in reached if r.node not in suspended]),
+    )
+
+
+def suspended_code(node: ast.AST) -> list[ast.AST]:
+    """What runs without gradients in ``node``, a ``with`` statement or a call: its body, the call itself."""
+    return [*node.body] if isinstance(node, ast.With) else [node]
 
 
 def loss_regions(
