@@ -29,7 +29,7 @@ from .devices import is_capturing
 from .direct_calls import DirectCalls
 from .elsewhere import after_fork, leave_to_itself
 from .gradient_hooks import GradientHooks, grad_scalers, is_tracing
-from .names import label_roots
+from .names import label_roots, root_modules
 from .patches import Patches
 from .randomness import is_isolated
 from .session import Session
@@ -154,7 +154,8 @@ class Hooks:
             self._session.optimizer_built(optimizer)
             if self._observing:
                 trained = [p for group in optimizer.param_groups for p in group["params"]]
-                self._direct_calls.watch(root for root, _ in label_roots(trained))
+                held = label_roots(trained, root_modules())
+                self._direct_calls.watch(root for root, _ in held)
 
         return wrapper
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -36,36 +36,39 @@ def class_name(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def name_parameters(positions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def name_parameters(
+    positions: Mapping[str, Tensor], roots: Sequence[nn.Module]
+) -> dict[str, Tensor]:
     """Names for parameters, in the order of ``positions``.
 
     A name begins with the label of the root module that holds the parameter (:func:`label_roots`). Those of no module
     keep their key in ``positions``.
     """
     names: dict[int, str] = {}
-    for root, label in label_roots(positions.values()):
+    for root, label in label_roots(positions.values(), roots):
         for name, parameter in entries_of(root, "_parameters"):
             names.setdefault(id(parameter), f"{label}.{name}")
     return {names.get(id(parameter), key): parameter for key, parameter in positions.items()}
 
 
-def label_roots(parameters: Iterable[Tensor]) -> list[tuple[nn.Module, str]]:
-    """The root modules that hold ``parameters``, in the order of these, and what to call each.
+def label_roots(
+    parameters: Iterable[Tensor], roots: Sequence[nn.Module]
+) -> list[tuple[nn.Module, str]]:
+    """Those of the ``roots`` that hold ``parameters``, in the order of these, and what to call each.
 
     Of several that hold the same parameter it is the largest. The label is the class, with ``#2`` for the second root
     of that class.
     """
     homes: dict[int, tuple[tuple[int, str], nn.Module]] = {}
-    for root in root_modules():
+    for root in roots:
         held = [parameter for _, parameter in entries_of(root, "_parameters")]
         rank = (-len(held), class_name(root))
         for parameter in held:
             if id(parameter) not in homes or rank < homes[id(parameter)][0]:
                 homes[id(parameter)] = (rank, root)
-    roots = dict.fromkeys(homes[id(p)][1] for p in parameters if id(p) in homes)
     labelled: list[tuple[nn.Module, str]] = []
     seen: dict[str, int] = {}
-    for root in roots:
+    for root in dict.fromkeys(homes[id(p)][1] for p in parameters if id(p) in homes):
         name = class_name(root)
         seen[name] = seen.get(name, 0) + 1
         labelled.append((root, name if seen[name] == 1 else f"{name}#{seen[name]}"))
@@ -84,7 +87,7 @@ def root_modules() -> list[nn.Module]:
 
 
 def alive(*kinds: type) -> list[Any]:
-    """Every live object that is one of ``kinds``.
+    """Every live object that is one of ``kinds``, but for those that the garbage collector leaves out (``gc.freeze``).
 
     By its type() rather than isinstance, which may run a proxy object's code. Each type is asked once, by its id since a metaclass may
     refuse to be hashed: there are some hundred thousand objects, and a profiler that the script has started notes each question.

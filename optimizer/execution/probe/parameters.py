@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from .fingerprints import dtype_name, sha256, total_bytes, write_safetensors
 from .last_step import LastStep
-from .names import entries_of, label_roots, name_parameters, unwrap
+from .names import entries_of, label_roots, name_parameters, root_modules, unwrap
 from .variables import reachable
 
 _EPSILONS = ("eps", "epsilon", "variance_epsilon")
@@ -97,9 +97,10 @@ class Parameters:
         }
         if not optimizers:
             positions = self.named | dict(by_hand or {})
-        self.named |= name_parameters(positions)
+        modules = root_modules()
+        self.named |= name_parameters(positions, modules)
         self._names = {id(parameter): name for name, parameter in self.named.items()}
-        self.roots = label_roots(self.named.values())
+        self.roots = label_roots(self.named.values(), modules)
 
     def by_hand(self, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
         """The names of the ``leaves`` that the script updates by hand, in the order in which gradients reach them.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import io
 import os
 import platform
@@ -55,6 +56,8 @@ def run(
     if not spec["processes"]:
         observed.look_for_ranks(protection)
     protection.importer.more_digits = spec["more_digits"]
+    if observed.session.observing:
+        gc.freeze()  # what the script makes is looked for among what is alive, and nothing of it is yet
     ending = run_script(
         spec["entry"],
         spec["program"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -15,8 +16,16 @@ from torchopt_cli.optimizer.execution.probe.start import RECORD
 from torchopt_cli.optimizer.execution.record import load
 
 
+@pytest.fixture(scope="session")
+def _nothing_alive() -> None:
+    """What the tests have imported is left out where live objects are looked for, as a run does before its script."""
+    pytest.importorskip("torch._dynamo")  # the first optimizer imports it
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
-def recorded(tmp_path: Path) -> Callable[..., Observations]:
+def recorded(tmp_path: Path, _nothing_alive: None) -> Callable[..., Observations]:
     """Call a function under the hooks as a run would the script; keywords are those of the run's specification."""
     torch = pytest.importorskip("torch")
     from torchopt_cli.optimizer.execution.probe.clock import Clock

@@ -14,6 +14,7 @@ from torchopt_cli.optimizer.execution.probe.names import (  # noqa: E402
     entries_of,
     label_roots,
     name_parameters,
+    root_modules,
 )
 
 
@@ -26,7 +27,7 @@ class Encoder(nn.Module):
 
 def names(root: nn.Module, *more: torch.Tensor) -> list[str]:
     positions = {f"optimizer0.group0.{i}": p for i, p in enumerate([*root.parameters(), *more])}
-    return list(name_parameters(positions))
+    return list(name_parameters(positions, root_modules()))
 
 
 EXPECTED = [
@@ -60,7 +61,7 @@ def test_buffers_have_names_too():
 
 def test_two_roots_of_one_class_are_told_apart_in_the_optimizers_order():
     first, second = Encoder(), Encoder()
-    labelled = label_roots([*second.parameters(), *first.parameters()])
+    labelled = label_roots([*second.parameters(), *first.parameters()], root_modules())
     assert labelled == [(second, "Encoder"), (first, "Encoder#2")]
 
 
