@@ -16,10 +16,9 @@ from torchopt_cli.optimizer.execution.probe.start import RECORD
 from torchopt_cli.optimizer.execution.record import load
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def _nothing_alive() -> None:
-    """What the tests have imported is left out where live objects are looked for, as a run does before its script."""
-    pytest.importorskip("torch._dynamo")  # the first optimizer imports it
+    """What is there before a test is left out where live objects are looked for, as a run does before its script."""
     gc.collect()
     gc.freeze()
 
