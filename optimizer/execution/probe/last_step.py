@@ -53,7 +53,20 @@ class LastStep:
 
     def ended(self, names: Sequence[str], checksums: Tensor) -> None:
         """A step of an optimizer has left its parameters with these ``checksums``, whichever stepped on them before."""
+        self._sums.pop(
+            tuple(names), None
+        )  # the latest come last, where optimizers share parameters
         self._sums[tuple(names)] = checksums
+
+    @torch.no_grad()
+    def as_stepped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of ``tensors``, by their names, that the script has not changed by hand since an optimizer stepped on them."""
+        sums = self._checksums()
+        return {
+            name: tensor
+            for name, tensor in tensors.items()
+            if name not in sums or int(checksum(tensor)) == sums[name]
+        }
 
     def left(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """``tensors``, which have the names they are kept by, as the last step left them."""
@@ -74,10 +87,13 @@ class LastStep:
     @torch.no_grad()
     def _are_of_the_step(self, tensors: Mapping[str, Tensor]) -> bool:
         """Whether the parameters among ``tensors`` are what the last steps have left, bit for bit."""
-        known = [
-            (tensors[name], value)
+        known = self._checksums().keys() & tensors.keys()
+        return bool(known) and known <= self.as_stepped(tensors).keys()
+
+    def _checksums(self) -> dict[str, int]:
+        """What each parameter was left with by the last step on it."""
+        return {
+            name: value
             for names, checksums in self._sums.items()
             for name, value in zip(names, checksums.tolist(), strict=True)
-            if name in tensors
-        ]
-        return bool(known) and all(int(checksum(tensor)) == value for tensor, value in known)
+        }

@@ -177,9 +177,13 @@ class Parameters:
         return {**self.named, **self.buffers()}
 
     def live_hashes(self) -> dict[str, list[str]]:
-        """The names of the parameters and buffers by their hash, as the last step left them; several may hold the same."""
+        """The names of the parameters and buffers by their hash, as the last step left them; several may hold the same.
+
+        Without the parameters that are changed by hand since.
+        """
         found: dict[str, list[str]] = {}
-        for name, tensor in self.last_step.left(self.trained()).items():
+        left = self.last_step.left(self.trained())
+        for name, tensor in self.last_step.as_stepped(left).items():
             found.setdefault(sha256(tensor), []).append(name)
         return found
 

@@ -110,3 +110,46 @@ def test_saved_from_the_model_or_from_the_copy_is_the_same(recorded, tmp_path: P
     assert entries(load=True) == entries(load=False)
     assert entries(load=True)[1:] == ((), True)
     assert entries(load=False, last=True)[1:] == ((NAMES[0],), False)
+
+
+def test_saved_while_others_are_in_its_place_is_not_as_the_step_left_it(recorded, tmp_path: Path):
+    """Binarized weights, averaged ones: put there by hand for an evaluation, which need not have put the trained ones back yet."""
+
+    def entry(change):
+        def script():
+            model, _ = trained()
+            before = model[0].weight.data
+            change(model[0].weight)
+            torch.save(model.state_dict(), tmp_path / "best.pt")
+            model[0].weight.data = before
+
+        (save,) = recorded(script).checkpoints
+        weights, mean = (save.entries[name] for name in ("0.weight", "1.running_mean"))
+        assert (mean.same_as, mean.stored_as) == ((NAMES[1],), None)
+        return weights.same_as, weights.stored_as is not None
+
+    def binarized(weight):
+        weight.data = weight.data.sign() * weight.data.abs().mean()
+
+    def put_back(weight):
+        kept = weight.data.clone()
+        binarized(weight)
+        weight.data.copy_(kept)
+
+    assert entry(binarized) == ((), True)
+    assert entry(put_back) == entry(lambda weight: None) == ((NAMES[0],), False)
+
+
+def test_of_optimizers_that_share_a_weight_the_last_one_s_step_counts(recorded, tmp_path: Path):
+    def script():
+        model = nn.Linear(3, 2)
+        both = torch.optim.SGD(model.parameters(), lr=0.1)
+        one = torch.optim.SGD([model.weight], lr=0.1)
+        for optimizer in (both, one, both, one):
+            model(torch.ones(4, 3)).square().sum().backward()
+            optimizer.step()
+        torch.save(model.state_dict(), tmp_path / "last.pt")
+
+    (save,) = recorded(script).checkpoints
+    assert save.entries["weight"].same_as == ("Linear.weight",)
+    assert save.entries["bias"].same_as == ("Linear.bias",)
