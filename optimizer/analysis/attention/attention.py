@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..facts import Fact, excerpt
-from ..program.name_uses import NameUses, is_read
-from ..program.reaching import bindings_of, only_value, reaching_bindings
+from ..program.name_uses import NameUses
+from ..program.reaching import bindings_of, is_read, only_value, reaching_bindings
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..tensors.tensor_ranks import TensorRanks

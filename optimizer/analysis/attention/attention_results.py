@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..loading.written_views import may_be_written
-from ..program.name_uses import NameUses, is_read
-from ..program.reaching import bindings_of
+from ..program.name_uses import NameUses
+from ..program.reaching import bindings_of, is_read
 from ..program.syntax import Module, last_identifier
 from ..program.trees import is_name, position, walk
 from ..values.resolver import Resolver

@@ -11,8 +11,8 @@ from ..calls.signatures import first_parameter, parameter_of
 from ..facts import CallFact
 from ..obstacles import Obstacle
 from ..program.classes import class_attribute
-from ..program.name_uses import NameUses, is_read
-from ..program.reaching import bindings_of
+from ..program.name_uses import NameUses
+from ..program.reaching import bindings_of, is_read
 from ..program.scopes import Assigned, Binding, Defined, Imported, Iterated, Parameter
 from ..program.syntax import Module
 from ..program.trees import walk

@@ -24,11 +24,6 @@ class NameUses:
         return self._found[binding]
 
 
-def is_read(use: ast.Name, module: Module) -> bool:
-    """Whether ``use`` of a variable takes its value, if only to add to it (``x += y``)."""
-    return isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign)
-
-
 def _may_see(use: ast.Name, binding: Binding, module: Module) -> bool:
     scope = module.scope(use)
     found = scope.lookup(binding.name)

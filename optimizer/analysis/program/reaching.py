@@ -51,6 +51,11 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     return reaching_bindings(module, *found, scope, name) if found is not None else []
 
 
+def is_read(use: ast.Name, module: Module) -> bool:
+    """Whether ``use`` of a variable takes its value, if only to add to it (``x += y``)."""
+    return isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign)
+
+
 def bindings_seen_in(
     module: Module, owner: Scope, bindings: list[Binding], node: ast.AST
 ) -> set[Binding]:
@@ -58,8 +63,7 @@ def bindings_seen_in(
     uses = (
         use
         for use in module.names_of(bindings[0].name)
-        if node in module.ancestors(use)
-        and (isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign))
+        if node in module.ancestors(use) and is_read(use, module)
     )
     return {
         binding

@@ -11,8 +11,8 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..program.classes import first_party_bases
-from ..program.name_uses import NameUses, is_read
-from ..program.reaching import reaching_bindings
+from ..program.name_uses import NameUses
+from ..program.reaching import is_read, reaching_bindings
 from ..program.scopes import Assigned, Binding
 from ..program.syntax import Module
 from ..torch_names import REWEIGHTING

@@ -53,10 +53,9 @@ class LastStep:
 
     def ended(self, names: Sequence[str], checksums: Tensor) -> None:
         """A step of an optimizer has left its parameters with these ``checksums``, whichever stepped on them before."""
-        self._sums.pop(
-            tuple(names), None
-        )  # the latest come last, where optimizers share parameters
-        self._sums[tuple(names)] = checksums
+        key = tuple(names)
+        self._sums.pop(key, None)  # the latest come last, where optimizers share parameters
+        self._sums[key] = checksums
 
     @torch.no_grad()
     def as_stepped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

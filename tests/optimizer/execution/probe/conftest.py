@@ -17,14 +17,7 @@ from torchopt_cli.optimizer.execution.record import load
 
 
 @pytest.fixture
-def _nothing_alive() -> None:
-    """What is there before a test is left out where live objects are looked for, as a run does before its script."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture
-def recorded(tmp_path: Path, _nothing_alive: None) -> Callable[..., Observations]:
+def recorded(tmp_path: Path) -> Callable[..., Observations]:
     """Call a function under the hooks as a run would the script; keywords are those of the run's specification."""
     torch = pytest.importorskip("torch")
     from torchopt_cli.optimizer.execution.probe.clock import Clock
@@ -98,5 +91,8 @@ def recorded(tmp_path: Path, _nothing_alive: None) -> Callable[..., Observations
     torch.set_num_threads(1)
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()  # it compiles a function only so often, in all tests together
+    # What is there before a test is left out where live objects are looked for, as a run does before its script.
+    gc.collect()
+    gc.freeze()
     yield go
     torch.set_num_threads(threads)
