@@ -6,6 +6,7 @@ import math
 
 from ..execution.observations import Observations
 from .findings import BETWEEN_STEPS, Finding, Kind
+from .initial_values import started_otherwise
 from .tolerance import Precision
 from .verdict import Verdict, led_by
 
@@ -65,7 +66,17 @@ def is_decided(verdict: Verdict, first: Observations, rewritten: Observations) -
         chosen = finding.kind in _CHOSEN and not rewritten.ranks
         return behind or (chosen and parted < step)
 
-    return any(f.kind in DECISIVE and not may_follow(f) for f in verdict.failures)
+    found = _decisive(verdict, first, rewritten)
+    return any(not may_follow(finding) for finding in found)
+
+
+def _decisive(verdict: Verdict, first: Observations, rewritten: Observations) -> list[Finding]:
+    """Failures that no rounding explains; the exact tier names initial values that are another rounding, too."""
+    found = [f for f in verdict.failures if f.kind in DECISIVE]
+    if any(f.kind is Kind.INITIAL_PARAMETERS for f in found):
+        started = started_otherwise(first, rewritten)
+        found = [f for f in found if f.kind is not Kind.INITIAL_PARAMETERS or started]
+    return found
 
 
 def _before(finding: Finding) -> int:
@@ -74,12 +85,15 @@ def _before(finding: Finding) -> int:
     return step - 1 if finding.kind in BETWEEN_STEPS else step
 
 
-def for_sure(verdict: Verdict, precision: Precision) -> Verdict:
+def for_sure(
+    verdict: Verdict, first: Observations, rewritten: Observations, precision: Precision
+) -> Verdict:
     """``verdict`` by a reason that surely is one: bits that rounding may have changed come first, and were not judged."""
-    first = verdict.failures[0]
-    if first.kind not in _BITS or _beyond_rounding(first, precision):
-        return verdict
-    return led_by(verdict, next(f for f in verdict.failures if f.kind in DECISIVE))
+    leading, decisive = verdict.failures[0], _decisive(verdict, first, rewritten)
+    rounded = leading.kind in DECISIVE and leading not in decisive
+    if leading.kind in _BITS:
+        rounded = not _beyond_rounding(leading, precision)
+    return led_by(verdict, decisive[0]) if rounded else verdict
 
 
 def _beyond_rounding(finding: Finding, precision: Precision) -> bool:

@@ -20,6 +20,7 @@ from .evaluated import compare_evaluations
 from .exact import initial_parameter
 from .figures import StepFigures, VectorFigures
 from .findings import Finding, Kind, note, step_number
+from .initial_values import started_otherwise
 from .kept_state import compare_state_numbers
 from .series import compare_series, step_figures, update_norm
 from .tolerance import Precision, allowed
@@ -81,13 +82,12 @@ def compare_numbers(
 
 
 def _initial_parameters(runs: _Runs) -> Iterator[Finding]:
-    """Both runs draw the same initial values, so these are compared bit for bit in every tier."""
-    ours, theirs = runs.original.snapshot(0), runs.other.snapshot(0)
-    if ours and theirs:
-        for name in sorted(ours.hashes.keys() & theirs.hashes.keys()):
-            if ours.hashes[name] != theirs.hashes[name]:
-                yield initial_parameter(runs.original, runs.other, name)
-                return
+    """The first parameter of both that starts otherwise by more than rounding."""
+    for name in started_otherwise(runs.original, runs.other):
+        snapshots = runs.original.snapshot(0), runs.other.snapshot(0)
+        if all(snapshot and name in snapshot.hashes for snapshot in snapshots):
+            yield initial_parameter(runs.original, runs.other, name)
+            return
 
 
 def _group_of(runs: _Runs) -> dict[str, str]:

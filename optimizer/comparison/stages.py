@@ -108,7 +108,11 @@ def judge_in_stages(
     elif is_decided(exact, first, rewritten):
         added_up = rewritten.ranks and rewritten.status in ENDED_WELL
         rounding = precision or precision_of(first, rewritten)
-        sure = judge_conduct(first, repeats, rewritten) if added_up else for_sure(exact, rounding)
+        sure = (
+            judge_conduct(first, repeats, rewritten)
+            if added_up
+            else for_sure(exact, first, rewritten, rounding)
+        )
         found = Equivalence(sure)
     elif only_told_differs(exact, first, rewritten):
         told = judge_told(first, repeats, rewritten)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from torchopt_cli.optimizer.comparison.decisive import is_decided
+from torchopt_cli.optimizer.comparison.decisive import for_sure, is_decided
 from torchopt_cli.optimizer.comparison.findings import Finding, Kind
-from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict
+from torchopt_cli.optimizer.comparison.tolerance import Precision
+from torchopt_cli.optimizer.comparison.verdict import Outcome, Verdict, judge_exact
 from torchopt_cli.optimizer.execution.observations import Observations
 from torchopt_cli.optimizer.options import Tier
 
@@ -56,3 +57,25 @@ def test_what_is_read_or_kept_may_follow_from_the_numbers_before(
     assert is_decided(verdict, run(steps=6), run(steps=6)) == decided
     ranks = replace(run(steps=6), ranks=(run(steps=6),))
     assert is_decided(verdict, run(steps=6), ranks)
+
+
+@pytest.mark.parametrize(("perturb", "decided"), [(1e-6, False), (1e-3, True)])
+def test_initial_values_that_are_another_rounding_decide_nothing(
+    run: Run, perturb: float, decided: bool
+) -> None:
+    """As of weights that are binarized, or made orthogonal, by another sum."""
+    original, other = run(), run(perturb=perturb)
+    exact = judge_exact(original, [original], other)
+    assert Kind.INITIAL_PARAMETERS in {f.kind for f in exact.failures}
+    assert is_decided(exact, original, other) == decided
+
+
+def test_initial_values_that_are_another_rounding_are_no_reason(run: Run) -> None:
+    original, other = run(), run(perturb=1e-6)
+    kinds = (Kind.INITIAL_PARAMETERS, Kind.EVALUATION_MODE)
+    found = Verdict(
+        Outcome.NOT_EQUIVALENT, Tier.EXACT, None, "", tuple(Finding(kind, "") for kind in kinds)
+    )
+    for start, leading in ((other, kinds[1]), (run(perturb=1e-3), kinds[0])):
+        sure = for_sure(found, original, start, Precision.FLOAT32)
+        assert sure.failures[0].kind is leading

@@ -83,9 +83,14 @@ def test_gradients_a_tenth_too_short_are_seen_under_bfloat16(run: Run, rounding:
     assert Kind.GRADIENT in {f.kind for f in found.findings}
 
 
-def test_other_initial_values_are_never_a_matter_of_tolerance(run: Run) -> None:
-    found = judged(run, Precision.BFLOAT16, {}, {"perturb": 1e-6})
-    assert Kind.INITIAL_PARAMETERS in {f.kind for f in found.findings}
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16])
+def test_initial_values_may_be_another_rounding_but_not_of_a_coarser_type(
+    run: Run, precision: Precision
+) -> None:
+    rounded = judged(run, precision, {}, {"perturb": 1e-5})
+    assert rounded.findings == ()
+    other = judged(run, precision, {}, {"perturb": 1e-4})
+    assert Kind.INITIAL_PARAMETERS in {f.kind for f in other.findings}
 
 
 def test_running_statistics_count(run: Run) -> None:
