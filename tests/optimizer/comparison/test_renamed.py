@@ -121,7 +121,7 @@ def test_mistakes_beside_another_layer_name_are_seen(run: Run) -> None:
 def test_another_start_is_not_another_name(run: Run) -> None:
     other = first(run())
     start, *later = other.snapshots
-    start = replace(start, hashes={**start.hashes, "Net.first.weight": "another"})
+    start = replace(start, file=None, hashes={**start.hashes, "Net.first.weight": "another"})
     verdict = judged(run(), replace(other, snapshots=(start, *later)), run)
     assert verdict.outcome is Outcome.NOT_EQUIVALENT
     assert verdict.failures[0].kind is Kind.INITIAL_PARAMETERS

@@ -82,7 +82,7 @@ class DecisionTransformer(nn.Module):
         return self.head(x.reshape(b, t, 3, -1)[:, :, 1])
 
 
-def get_batch(paths, p, size=32, scale=10.0):
+def get_batch(paths, p, size=32, scale=2.0):
     states, actions, returns, times, mask = [], [], [], [], []
     for i in np.random.choice(len(paths), size, p=p):
         path = paths[i]
@@ -107,7 +107,7 @@ def get_batch(paths, p, size=32, scale=10.0):
     )
 
 
-def evaluate_episode(env, model, target, scale=10.0):
+def evaluate_episode(env, model, target, scale=2.0):
     model.eval()
     states = torch.from_numpy(env.reset()).reshape(1, 1, STATE).to(device)
     actions = torch.full((1, 0), ACTIONS, dtype=torch.long, device=device)
@@ -135,7 +135,7 @@ def evaluate_episode(env, model, target, scale=10.0):
         total += reward
         if done:
             break
-    return total
+    return total, target_return[0, -1].item() * scale
 
 
 paths = collect(60)
@@ -159,10 +159,10 @@ for iteration in range(3):
         scheduler.step()
         losses.append(loss.detach().cpu().item())
     row = {"iteration": iteration, "loss": float(np.mean(losses)), "std": float(np.std(losses))}
-    for target in (10, 0):
+    for target in (1, 10):
         env = Hill(np.random.default_rng(100 + iteration))
         got = [evaluate_episode(env, model, target) for _ in range(2)]
-        row[f"target {target}"] = float(np.mean(got))
+        row[f"target {target}"], row[f"left of {target}"] = np.mean(got, axis=0).tolist()
     print(row)
     log.append(row)
 with open("log.json", "w") as f:
