@@ -28,7 +28,7 @@ hangs on what has not been added up, the first process decides for all.
 
 The loss is followed into the script's own functions and criteria, and into the network where that computes it: it has to be a mean over samples, or a sum. What is not linear in a mean, such as its
 root, is neither. A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
-their gradients. A part of a network in `DataParallel` stays there, on the GPU of its process, and the whole is wrapped.
+their gradients. A part of a network in `DataParallel`, or spread by `nn.parallel.data_parallel`, stays there, on the GPU of its process, and the whole is wrapped.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 `find_unused_parameters=True`, which costs a walk through every step's graph, is set where a layer is never used or the forward
 pass may leave layers out (by chance, by what a batch holds, or as the training goes on), and where the loss leaves out what
@@ -44,7 +44,7 @@ Left alone, with the reason: several optimizers or backward passes (GANs), losse
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
 errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
 penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
-frameworks that distribute by themselves, scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
+frameworks that distribute by themselves, networks that are spread by hand (`replicate`, a `DataParallel` of the script's own), scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html
 """
@@ -54,7 +54,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from ..optimizer.analysis.distributed.data_parallel import data_parallel_calls, distributed_call
+from ..optimizer.analysis.distributed.data_parallel import distributed_call, spread_over_gpus
 from ..optimizer.analysis.distributed.distributed import Distribution, find_distribution
 from ..optimizer.analysis.facts import Fact, not_one, seen_at
 from ..optimizer.analysis.obstacles import Obstacle
@@ -149,7 +149,7 @@ class DistributedDataParallel(Transform):
         if running is not None:
             yield from self._started_with_python(script, running, options)
             return
-        wrapped = data_parallel_calls(script.resolver)
+        wrapped = spread_over_gpus(script.resolver)
         if not wrapped and (options.gpus or 1) < 2:
             return
         steps = [step for step in script.step_code if script.runs(step)]

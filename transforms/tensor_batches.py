@@ -30,7 +30,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..optimizer.analysis.distributed.data_parallel import data_parallel_calls
+from ..optimizer.analysis.distributed.data_parallel import spread_over_gpus
 from ..optimizer.analysis.editing.free_names import free_name
 from ..optimizer.analysis.editing.references import reference
 from ..optimizer.analysis.facts import DataLoader
@@ -107,7 +107,7 @@ class TensorBatches(Transform):
 
     def plan(self, script: TrainingScript, options: Options) -> Iterator[Change | Skip]:
         named: set[tuple[Module, str]] = set()
-        shared = (options.gpus or 1) > 1 or bool(data_parallel_calls(script.resolver))
+        shared = (options.gpus or 1) > 1 or bool(spread_over_gpus(script.resolver))
         for loader in script.loaders:
             tensors = indexed_tensors(script.resolver, loader)
             if tensors is None or _is_indexed(loader):

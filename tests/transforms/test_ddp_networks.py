@@ -153,6 +153,43 @@ def test_a_layer_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None
     assert "ddp_model = DistributedDataParallel(model)" in text
 
 
+@pytest.mark.parametrize(
+    ("devices", "kept"), [("range(2)", "range(2)"), ("device_ids=[0, 1]", "[0, 1]"), ("", "None")]
+)
+def test_a_part_that_is_spread_in_the_forward_pass(
+    rewrite: Callable[..., RewriteResult], devices: str, kept: str
+) -> None:
+    """It is one reason more to distribute, without any number of GPUs asked for, and keeps to the GPU of its process."""
+    spread = f"nn.parallel.data_parallel(self.backbone, x{', ' * bool(devices)}{devices})"
+    source = FLAT.replace(MADE, NETWORK.replace("self.backbone(x)", spread))
+    text = "".join(code(rewrite(source, ["ddp"])).split())
+    assert f"[LOCAL_RANK]ifWORLD_SIZE>1else{kept}".replace(" ", "") in text
+    assert "ddp_model=DistributedDataParallel(model)" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "made", "reason"),
+    [
+        (
+            "class Spread(nn.DataParallel):\n    pass\n\n",
+            "model = Spread(model)\n",
+            "`Spread`, a `DataParallel` of the script's own, spreads the network",
+        ),
+        (
+            "from torch.nn.parallel import parallel_apply, replicate\n",
+            "replicas = replicate(model, [0, 1])\n",
+            "`replicate` spreads the network over GPUs by hand",
+        ),
+    ],
+)
+def test_a_network_that_is_spread_by_hand(
+    rewrite: Callable[..., RewriteResult], before: str, made: str, reason: str
+) -> None:
+    (file,) = rewrite(FLAT.replace(MADE, before + MADE + made), ["ddp"], **GPUS).files
+    assert not file.changes
+    assert reason in file.skips[0].message
+
+
 def test_parts_of_two_networks(rewrite: Callable[..., RewriteResult]) -> None:
     two = f"{NETWORK}other = Net()\n"
     groups = "[*model.backbone.parameters(), *other.classifier.parameters()]"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...rewriting.edits import FileEdit, SetArgument
 from ..calls.reach import never_runs
 from ..calls.signatures import call_argument
-from ..facts import CallFact, Fact
+from ..facts import CallFact, Fact, excerpt
 from ..networks.models import is_module_class
 from ..obstacles import Obstacle
 from ..program.syntax import Module
@@ -18,6 +18,9 @@ from ..values.values import Class, Made
 from .process_names import Place, ProcessNames
 
 DATA_PARALLEL = "torch.nn.parallel.DataParallel"
+_IN_FORWARD = "torch.nn.parallel.data_parallel"
+_PACKAGE = "torch.nn.parallel."
+_BY_HAND = frozenset({"replicate", "parallel_apply", "scatter", "gather"})
 _DISTRIBUTED = frozenset(
     {
         "torch.distributed.init_process_group",
@@ -82,6 +85,45 @@ def data_parallel_calls(resolver: Resolver) -> tuple[CallFact, ...]:
         for call in module.calls
         if DATA_PARALLEL in resolver.names(call.func, module)
     )
+
+
+def spread_forwards(resolver: Resolver) -> tuple[CallFact, ...]:
+    """The calls of ``nn.parallel.data_parallel``, by which a network spreads a part of itself in its forward pass."""
+    return tuple(
+        CallFact(module, call, _IN_FORWARD)
+        for module in resolver.project.modules
+        if "data_parallel" in module.source.text
+        for call in module.calls
+        if _IN_FORWARD in resolver.names(call.func, module)
+    )
+
+
+def spread_over_gpus(resolver: Resolver) -> tuple[CallFact, ...]:
+    """Where the script spreads a network over GPUs in one process, by the wrapper or in a forward pass."""
+    return data_parallel_calls(resolver) + spread_forwards(resolver)
+
+
+def spread_by_hand(resolver: Resolver) -> Obstacle | None:
+    """Where the script spreads a network over GPUs by other means than torch's own wrapper or function."""
+    for module in resolver.project.modules:
+        for call in module.calls:
+            if never_runs(resolver, call, module):
+                continue
+            code = excerpt(module, call.func)
+            names = resolver.names(call.func, module)
+            if any(n.startswith(_PACKAGE) and n.rpartition(".")[2] in _BY_HAND for n in names):
+                return Obstacle(module, call, f"`{code}` spreads the network over GPUs by hand")
+            made = [v for v in resolver.values(call.func, module) if isinstance(v, Class)]
+            if any(
+                DATA_PARALLEL in resolver.names(base, cls.module)
+                for cls in made
+                for base in cls.node.bases
+            ):
+                why = (
+                    f"`{code}`, a `DataParallel` of the script's own, spreads the network over GPUs"
+                )
+                return Obstacle(module, call, why)
+    return None
 
 
 def calls_around(
@@ -155,14 +197,14 @@ def wraps_part(resolver: Resolver, call: CallFact) -> bool:
 def part_edit(call: CallFact, names: ProcessNames) -> FileEdit:
     """The edit by which ``nn.DataParallel`` around a part of a network, or what is not trained, keeps to the GPU of its process.
 
-    It stays wrapped, so that checkpoints keep their keys.
+    It stays wrapped, so that checkpoints keep their keys. So with ``nn.parallel.data_parallel``.
     """
-    module = call.module
-    given = call_argument(call.node, "device_ids", 1)
+    module, position = call.module, 2 if call.name == _IN_FORWARD else 1
+    given = call_argument(call.node, "device_ids", position)
     before = module.code(given) if given is not None else "None"
     mine, world = names.name(Place.LOCAL_RANK, module), names.name(Place.WORLD_SIZE, module)
     code = f"[{mine}] if {world} > 1 else {before}"
-    return FileEdit(module.path, SetArgument(module.span(call.node), "device_ids", code, 1))
+    return FileEdit(module.path, SetArgument(module.span(call.node), "device_ids", code, position))
 
 
 def later_move(use: DataParallelUse) -> ast.Call | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression
 from ..facts import CallFact, DataLoader, Fact
@@ -28,11 +28,11 @@ from .common_decisions import agree_on_decisions
 from .common_seeds import find_common_seeds
 from .data_barriers import barrier_edits, preparations_of
 from .data_parallel import (
-    DataParallelUse,
     calls_around,
     data_parallel_calls,
     data_parallel_use,
     part_edit,
+    spread_forwards,
     wraps_in_either_branch,
     wraps_part,
 )
@@ -65,12 +65,13 @@ from .told_figures import ToldFigures, find_told_figures
 from .trained_network import part_left_out, trained_network
 from .wrapper_tests import wrapper_test_edits
 
+_Found = TypeVar("_Found")
+
 
 @dataclass(frozen=True, eq=False)
 class Distribution(Fact):
     """A training that can be distributed: ``edits`` do it, ``notes`` say what is not as it was."""
 
-    replaces_data_parallel: bool
     edits: tuple[FileEdit, ...]
     notes: tuple[str, ...]
 
@@ -91,6 +92,13 @@ def find_distribution(
         return error.fact
 
 
+def _possible(found: _Found | Obstacle) -> _Found:
+    """``found``, unless it is what stands against the distribution."""
+    if isinstance(found, Obstacle):
+        raise _NotPossibleError(found)
+    return found
+
+
 class _Plan:
     def __init__(
         self, script: TrainingScript, step: StepCode, gpus: int | None, sync_batchnorm: bool
@@ -107,7 +115,7 @@ class _Plan:
         self._exchanges: set[ast.AST] = set()
 
     def distribution(self) -> Distribution:
-        script, step, resolver = self._script, self._step, self._resolver
+        script, step = self._script, self._step
         self._refuse_if(script_obstacle(script, step, self._seeds))
         for module in script.modules:
             self._refuse_if(taken_name(module))
@@ -115,14 +123,10 @@ class _Plan:
         self._refuse_if(step_obstacle(script, step))
         blocks = list(training_blocks(script, methods=True))
         drawn = {call for call, _ in self._seeds.drawn}
-        prepared = preparations_of(script, blocks, drawn)
-        if isinstance(prepared, Obstacle):
-            raise _NotPossibleError(prepared)
+        prepared = _possible(preparations_of(script, blocks, drawn))
         meeting = self._meeting_place(blocks, loaders, prepared)
         network, metrics = [*self._network()], [*self._metrics()]
-        prepared = preparations_of(script, blocks, drawn | self._exchanges)
-        if isinstance(prepared, Obstacle):
-            raise _NotPossibleError(prepared)
+        prepared = _possible(preparations_of(script, blocks, drawn | self._exchanges))
         shuffles = any(loader.shuffles for loader in loaders)
         epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
@@ -142,8 +146,7 @@ class _Plan:
         edits[0] = process_group_edit(meeting, self._names, waits_long=waits_long)
         edits[:0] = self._names.edits(edits)
         place = step.backwards[0]
-        replaced = bool(data_parallel_calls(resolver))
-        return Distribution(place.module, place.node, replaced, tuple(edits), tuple(self._notes))
+        return Distribution(place.module, place.node, tuple(edits), tuple(self._notes))
 
     def _refuse(self, fact: Fact, why: str) -> NoReturn:
         raise _NotPossibleError(Obstacle(fact.module, fact.node, why))
@@ -190,12 +193,9 @@ class _Plan:
         calls = data_parallel_calls(resolver)
         around = calls_around(resolver, calls, forwards)
         parts = [call for call in calls if wraps_part(resolver, call) or call not in around]
-        yield from (part_edit(call, self._names) for call in parts)
-        uses = [data_parallel_use(resolver, call) for call in calls if call not in parts]
-        for use in uses:
-            if not isinstance(use, DataParallelUse):
-                raise _NotPossibleError(use)
-        wrapped = [use for use in uses if isinstance(use, DataParallelUse)]
+        yield from (part_edit(call, self._names) for call in [*parts, *spread_forwards(resolver)])
+        whole = [call for call in calls if call not in parts]
+        wrapped = [_possible(data_parallel_use(resolver, call)) for call in whole]
         if len(wrapped) > 1:
             if not wraps_in_either_branch(wrapped):
                 self._refuse(wrapped[1], "`DataParallel` is used more than once")
@@ -203,21 +203,13 @@ class _Plan:
         yield from wrapper_test_edits(resolver, wrapped, self._names)
         replacing: dict[FileEdit, None] = {}  # what stands above the training is there once
         for use in wrapped:
-            replaced = wrap_instead(script, use, wrapping, in_place=len(wrapped) > 1)
-            if isinstance(replaced, Obstacle):
-                raise _NotPossibleError(replaced)
+            replaced = _possible(wrap_instead(script, use, wrapping, in_place=len(wrapped) > 1))
             replacing.update(dict.fromkeys(replaced))
         if wrapped:
             yield from replacing
             return
-        flow = network_flow(resolver, step, forwards)
-        if isinstance(flow, Obstacle):
-            raise _NotPossibleError(flow)
-        self._flow = flow
-        edits = wrap_beside(script, flow, wrapping)
-        if isinstance(edits, Obstacle):
-            raise _NotPossibleError(edits)
-        yield from edits
+        self._flow = _possible(network_flow(resolver, step, forwards))
+        yield from _possible(wrap_beside(script, self._flow, wrapping))
 
     def _loaders(self) -> list[ShardedLoader]:
         """The DataLoader of the training; several where a test chooses one of them."""
@@ -265,7 +257,7 @@ class _Plan:
         for why in [*in_turns, *shares.obstacles][:1]:
             self._notes.append(f"every process evaluates all of the data: {why.message}")
         self._exchanges = {step.loop.node, *(share.node for share in shares.loops)}
-        agreed = agree_on_decisions(
+        decided = agree_on_decisions(
             script,
             step,
             [
@@ -277,8 +269,7 @@ class _Plan:
             [call for call, _ in self._seeds.drawn],
             names,
         )
-        if isinstance(agreed, Obstacle):
-            raise _NotPossibleError(agreed)
+        agreed = _possible(decided)
         self._exchanges |= agreed.places
         self._divergence = agreed.divergence.agreeing((), summed)
         yield from agreed.edits

@@ -29,7 +29,7 @@ from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .common_seeds import CommonSeeds
-from .data_parallel import DATA_PARALLEL, distributed_call
+from .data_parallel import DATA_PARALLEL, distributed_call, spread_by_hand
 from .process_gpus import gpu_obstacle
 
 _AVERAGES = re.compile(r"swa_utils|torch_ema|AveragedModel")
@@ -64,6 +64,9 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         return Obstacle(
             running.module, running.node, "the script runs in several processes already"
         )
+    by_hand = spread_by_hand(resolver)
+    if by_hand is not None:
+        return by_hand
     optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
     pair = _another(resolver, optimizers)
     if pair is not None:
