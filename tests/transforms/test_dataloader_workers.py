@@ -384,6 +384,15 @@ FIT_ALL = "for client in clients:\n    client.fit()\n"
             "for part in parts:\n    clients[part].fit()\n",
             False,
         ),
+        (
+            f"files = {{}}\nfor part in parts:\n    files[part] = []\n"
+            f"clients = [Client({MADE}) for part, names in files.items()]\n{FIT_ALL}",
+            False,
+        ),
+        (
+            f"kept = []\nkept.extend(parts)\nclients = [Client({MADE}) for part in kept]\n{FIT_ALL}",
+            False,
+        ),
         (f"clients = [Client({MADE}) for part in ('train', 'val')]\n{FIT_ALL}", True),
         (
             f"phases = ['train', 'val']\nclients = [Client({MADE}) for part in phases]\n{FIT_ALL}",

@@ -100,10 +100,19 @@ def _is_display(resolver: Resolver, iterable: ast.expr, module: Module) -> bool:
         case _:
             values = resolver.values(iterable, module)
     return bool(values) and all(
-        isinstance(value, Display)
-        and isinstance(value.node, ast.List | ast.Tuple | ast.Set | ast.Dict)
-        for value in values
+        isinstance(value, Display) and _has_elements(value.node) for value in values
     )
+
+
+def _has_elements(display: ast.expr) -> bool:
+    """Whether ``display`` is a container with its elements in it: ``clients = {}`` is filled elsewhere, with any number."""
+    match display:
+        case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
+            return bool(elements)
+        case ast.Dict(keys=keys):
+            return bool(keys)
+        case _:
+            return False
 
 
 def _is_inner(resolver: Resolver, loop: Around) -> bool:
