@@ -791,3 +791,22 @@ NETWORK_OF_ITS_CALLERS = """
 
 def test_network_that_only_the_callers_know(check_noop: Callable[..., None]) -> None:
     check_noop(NETWORK_OF_ITS_CALLERS, reason="whose parameters it updates, its callers know")
+
+
+def test_network_made_by_a_class_method(rewrite: Callable[..., object]) -> None:
+    build = """\
+        class Net(torch.nn.Module):
+            def __init__(self, size):
+                super().__init__()
+                self.fc = torch.nn.Linear(size, 2)
+            def forward(self, x):
+                return self.fc(x)
+            @classmethod
+            def build(cls, size):
+                net = cls(size)
+                net.apply(print)
+                return net
+        model = Net.build(10).cuda()
+        optimizer = torch.optim.Adam(model.parameters())"""
+    text = rewrite(script(dedent(build)), ["fused-optimizer"]).files[0].text  # type: ignore[attr-defined]
+    assert "torch.optim.Adam(model.parameters(), fused=True)" in text

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
+from ..program.parameters import positional_parameters
 from ..program.project import Project
-from ..program.syntax import FunctionNode, Module, last_identifier
+from ..program.syntax import FunctionNode, Module, is_decorated, last_identifier
 from ..program.trees import walk
 from ..values.unpacking import unpacked_targets
 from .leftovers import Leftovers
@@ -54,7 +55,7 @@ class CallNames:
             return frozenset(f"{name}()" for name in self._plain.names(function))
         owner = self._parents.get(function)
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
-            names |= self._with_subclasses(owner.name)
+            names |= self._with_subclasses(owner.name) | self._own_classes
         given = {local for name in names for local in self._aliases.get(name, ())}
         while given - names:
             names |= given
@@ -71,6 +72,16 @@ class CallNames:
             for module in self._project.modules
             for node in module.nodes_of(ast.FunctionDef, ast.AsyncFunctionDef)
         }
+
+    @cached_property
+    def _own_classes(self) -> frozenset[str]:
+        """What class methods call their class: ``cls``."""
+        return frozenset(
+            parameter.arg
+            for node in self._parents
+            if is_decorated(node, "classmethod")
+            for parameter in positional_parameters(node)[:1]
+        )
 
     @cached_property
     def _kept_attributes(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from ..values.containers import select
 from ..values.unpacking import unpacked_names
 from ..values.values import Class, Function, Value, union
 from .scopes import Path
-from .syntax import FunctionNode, Module, is_docstring, last_identifier
+from .syntax import FunctionNode, Module, is_decorated, is_docstring
 from .trees import walk
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def family(resolver: Resolver, node: ast.ClassDef | None, module: Module) -> tup
 def unbound(value: Value) -> Value:
     """``value`` as an attribute of the class, not of an instance: a method whose first parameter is yet to be given."""
     if isinstance(value, Function) and isinstance(value.node, ast.FunctionDef):
-        is_class_method = _is_decorated(value.node, "classmethod")
+        is_class_method = is_decorated(value.node, "classmethod")
         return replace(value, bound=is_class_method)
     return value
 
@@ -160,7 +160,7 @@ def _own_attribute(resolver: Resolver, cls: Class, name: str) -> frozenset[Value
                         Function(
                             statement,
                             cls.module,
-                            bound=not _is_decorated(statement, "staticmethod"),
+                            bound=not is_decorated(statement, "staticmethod"),
                         )
                     ]
                 )
@@ -192,15 +192,11 @@ def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _is_decorated(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
-    return any(last_identifier(d) == name for d in function.decorator_list)
-
-
 def _is_abstract(value: Value) -> bool:
     """Whether ``value`` is a method that does nothing but say that it is missing."""
     if not isinstance(value, Function) or isinstance(value.node, ast.Lambda):
         return False
-    if any(_is_decorated(value.node, name) for name in _ABSTRACT):
+    if any(is_decorated(value.node, name) for name in _ABSTRACT):
         return True
     match [statement for statement in value.node.body if not is_docstring(statement)]:
         case [ast.Raise(exc=ast.Name(id=name) | ast.Call(func=ast.Name(id=name)))]:

@@ -345,6 +345,11 @@ def last_identifier(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def is_decorated(function: FunctionNode, name: str) -> bool:
+    """Whether a decorator of ``function`` is called ``name``."""
+    return any(last_identifier(d) == name for d in function.decorator_list)
+
+
 def first_name(node: ast.expr) -> ast.Name | None:
     """``a`` of ``a.b.c`` and of ``a``; None where an expression does not begin with a variable."""
     while isinstance(node, ast.Attribute):

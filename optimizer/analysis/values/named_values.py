@@ -20,7 +20,7 @@ from ..program.scopes import (
     StarImport,
     Untraceable,
 )
-from ..program.syntax import FunctionNode, Module
+from ..program.syntax import FunctionNode, Module, is_decorated
 from ..torch_names import star_exports
 from .containers import parts_of_elements, select
 from .values import (
@@ -142,10 +142,13 @@ def _parameter_values(
     if isinstance(function, ast.Lambda):
         return frozenset([Unknown("lambda parameter")])
     owner = module.parents.get(function)
-    is_method = isinstance(owner, ast.ClassDef) and not _is_static(function)
+    is_method = isinstance(owner, ast.ClassDef) and not is_decorated(function, "staticmethod")
     if is_method and first_parameter(function) == name:
         assert isinstance(owner, ast.ClassDef)
-        return frozenset([Instance(Class(owner, module))])
+        cls = Class(owner, module)
+        if is_decorated(function, "classmethod"):
+            return frozenset([cls, *resolver.subclasses(cls)])
+        return frozenset([Instance(cls)])
     if kind != "plain":
         return frozenset([Unknown(f"{kind}{name}")])
     sites = resolver.call_sites(function)
@@ -181,10 +184,6 @@ def _handed_on(
 
 def _is_setting(values: Values) -> bool:
     return any(isinstance(value, Literal | Display) for value in values)
-
-
-def _is_static(function: FunctionNode) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
 
 
 def _before(first: ast.AST, second: ast.AST) -> bool:

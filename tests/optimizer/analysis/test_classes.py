@@ -248,6 +248,21 @@ def test_the_first_argument_of_a_method_called_on_the_class(ask: Ask, decorator:
     assert ask(code) == ({1} if decorator == "@classmethod" else {2})
 
 
+def test_what_a_class_method_makes(ask: Ask) -> None:
+    """``cls`` is the class: calling it makes an object, whose attributes are known."""
+    code = """
+        class Maker:
+            def __init__(self, size):
+                self.size = size
+            @classmethod
+            def make(cls, size):
+                return cls(size)
+        ASK(Maker.make(3).size)
+        Maker(4)
+    """
+    assert ask(code) == {3, 4}
+
+
 def test_classes_that_derive_from_each_other_end(ask: Ask) -> None:
     code = """
         class A(B):
