@@ -17,6 +17,7 @@ from ..program.trees import is_name
 from ..values.access_paths import PART_METHODS, SAME_OBJECT_FUNCTIONS
 from ..values.changed_objects import changed_objects
 from ..values.resolver import Resolver
+from ..values.unpacking import Path
 
 _CACHES = frozenset({"functools.lru_cache", "functools.cache", "joblib.Memory.cache"})
 
@@ -229,12 +230,31 @@ class _Lifetime:
 
     def _binding_outlives(self, binding: Binding, module: Module) -> bool:
         match binding.source:
-            case Assigned(value) | Iterated(value):
+            case Assigned(value):
                 return self.outlives(value, module)
+            case Iterated(value, path):
+                gone_over = self._gone_over(value, path, module)
+                return gone_over is not None and self.outlives(gone_over, module)
             case Parameter(ast.FunctionDef() | ast.AsyncFunctionDef() as function, "plain"):
                 return self._parameter_outlives(function, binding.name, module)
             case _:
                 return False
+
+    def _gone_over(self, iterable: ast.expr, path: Path, module: Module) -> ast.expr | None:
+        """What the part ``path`` of the elements is an element of: ``means`` for the second of ``zip(image, means)``; None for a count."""
+        match iterable, path:
+            case ast.Call(args=arguments, keywords=[]) as call, (int(place), *rest) if not any(
+                isinstance(argument, ast.Starred) for argument in arguments
+            ):
+                names = self._resolver.names(call.func, module)
+                if names == frozenset({"builtins.zip"}) and place < len(arguments):
+                    return self._gone_over(arguments[place], tuple(rest), module)
+                if names == frozenset({"builtins.enumerate"}) and arguments:
+                    given = arguments[0]
+                    return self._gone_over(given, tuple(rest), module) if place == 1 else None
+            case _:
+                pass
+        return iterable
 
     def _parameter_outlives(self, function: FunctionNode, name: str, module: Module) -> bool:
         first = first_parameter(function)
