@@ -901,6 +901,40 @@ def test_what_a_function_chooses_once(rewrite: Callable[..., Any]) -> None:
     assert not any("between passes" in skip.message for skip in file.skips)
 
 
+@pytest.mark.parametrize(
+    ("inside", "lives"), [("channel.sub_(mean)", True), ("self.last = channel", False)]
+)
+def test_what_a_transform_does_to_its_item(
+    rewrite: Callable[..., RewriteResult], inside: str, lives: bool
+) -> None:
+    """An item is the workers' own, and so is what making it leaves in them."""
+    code = f"""\
+class Shift:
+    def __init__(self):
+        self.mean = (0.1, 0.2)
+
+    def __call__(self, image):
+        for channel, mean in zip(image, self.mean):
+            {inside}
+        return image
+
+
+class Chain:
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __call__(self, image):
+        for step in self.steps:
+            image = step(image)
+        return image
+
+
+{FILES.replace("transforms.ToTensor()", "Chain([transforms.ToTensor(), Shift()])")}"""
+    (file,) = rewrite(script(MADE, code), ["dataloader-workers"]).files
+    assert ("persistent_workers=True" in file.text) is lives
+    assert not any("between passes" in skip.message for skip in file.skips)
+
+
 def test_workers_there_are_keep_what_is_not_known(check_noop: Check) -> None:
     code = FILES.replace("self.transform = transform", "self.transform = Flips()")
     code = f"from elsewhere import Flips\n{code}"

@@ -10,14 +10,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
-from ..calls.reach import Reached, never_runs, reached_nodes
+from ..calls.reach import Reached, reached_nodes
+from ..calls.signatures import first_parameter
 from ..facts import DataLoader, Fact
 from ..program.classes import class_attribute, first_party_bases
 from ..program.run_order import runs_before
 from ..program.syntax import Module
-from ..program.trees import is_text, walk
+from ..program.trees import is_text
 from ..values.access_paths import holders, holds_its_elements
 from ..values.changed_objects import changed_by_call, changed_objects, is_setter
 from ..values.composition import composed_of
@@ -35,6 +37,7 @@ from ..values.values import (
     Value,
     innermost,
 )
+from .dataset_making import is_making
 from .datasets import Dataset, function_code
 from .item_state import stored_changes
 from .worker_reads import ReadNames, may_read
@@ -82,6 +85,10 @@ class _Copies:
     code: tuple[Reached, ...]
     names: ReadNames
 
+    @cached_property
+    def code_nodes(self) -> frozenset[ast.AST]:
+        return frozenset(reached.node for reached in self.code)
+
 
 def changes_of_dataset(
     resolver: Resolver, loader: DataLoader, dataset: Dataset
@@ -98,8 +105,8 @@ def changes_of_dataset(
                 handed_on = method is node
                 if (
                     (not handed_on and runs_before(resolver, node, module, loader))
-                    or _is_made_beside(owner, node, module, loader)
-                    or _is_constructing(resolver, owner, node, module, loader)
+                    or is_making(resolver, owner, node, module, loader)
+                    or _is_item_code(copies, node, module)
                     or not _is_read(copies, owner, written)
                     or (method is not None and not _stores(copies, method, module, owner))
                 ):
@@ -174,7 +181,8 @@ def _changed(
     """The objects that ``node`` may change, with the method of theirs that may do it, where one is called or handed on."""
     match node:
         case ast.Attribute(value=value, ctx=ast.Store() | ast.Del()):
-            yield value, None
+            if not _is_own(value, module):
+                yield value, None
         case ast.Attribute(value=value, attr=name) if name in copies.methods:
             parent = module.parents[node]
             if not (isinstance(parent, ast.Call) and parent.func is node):
@@ -195,6 +203,14 @@ def _changed(
             yield from ((each, None) for each in changed_objects(copies.resolver, node, module))
         case _:
             pass
+
+
+def _is_own(value: ast.expr, module: Module) -> bool:
+    """Whether ``value`` is the ``self`` or ``cls`` of the method around it, whose calls are looked at instead."""
+    function = module.function(value)
+    if function is None or not isinstance(module.parents[function], ast.ClassDef):
+        return False
+    return isinstance(value, ast.Name) and value.id == first_parameter(function)
 
 
 def _receiver(call: ast.Call) -> ast.expr | None:
@@ -328,40 +344,21 @@ def _stores(copies: _Copies, method: ast.Attribute, module: Module, owner: ast.A
     return not own and is_setter(method.attr)
 
 
-def _is_made_beside(owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader) -> bool:
-    """Whether ``node`` fills a container in the function that makes it, which is over before the loader is made."""
-    function = module.function(node)
-    return function is not None and function is not loader.function and owner in walk(function)
-
-
-def _is_constructing(
-    resolver: Resolver, owner: ast.AST, node: ast.AST, module: Module, loader: DataLoader
-) -> bool:
-    """Whether ``node`` is in a constructor that is done with ``owner`` above the loader: ``Images(splits=["train", "val"])``."""
-    function = module.function(node)
-    if function is None or function.name != "__init__":
+def _is_item_code(copies: _Copies, node: ast.AST, module: Module) -> bool:
+    """Whether only the making of items runs ``node``, for this dataset and maybe others: workers see what they change themselves."""
+    if node not in copies.code_nodes:
         return False
-    home = loader.module
-    beside = set(walk(loader.function or home.tree))
-    sites = [
-        site
-        for site in resolver.call_sites(function)
-        if not never_runs(resolver, site.call, site.module)
-    ]
-    return (
-        bool(sites)
-        and (owner in beside or isinstance(owner, ast.ClassDef))
-        and all(
-            site.call in beside
-            and (
-                home.span(site.call) < home.span(loader.node)
-                or loader.node in home.ancestors(site.call)
-            )
-            and all(
-                loop in home.ancestors(owner)
-                for loop in home.loops(site.call)
-                if loop in home.ancestors(loader.node)
-            )
-            for site in sites
-        )
-    )
+    seen: set[ast.AST] = set()
+    pending = [(node, module)]
+    while pending:
+        current, owner = pending.pop()
+        function = owner.function(current)
+        if function is None:
+            return False
+        if function not in seen:
+            seen.add(function)
+            sites = copies.resolver.call_sites(function)
+            if not sites and current not in copies.code_nodes and function.name != "__getitem__":
+                return False
+            pending += [(site.call, site.module) for site in sites]
+    return True

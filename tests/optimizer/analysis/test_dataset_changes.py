@@ -370,3 +370,59 @@ def _changes(script: Script, files: str | dict[str, str]) -> list[str]:
     (loader,) = understood.loaders
     (dataset,) = understood.datasets[loader]
     return [c.code for c in changes_of_dataset(understood.resolver, loader, dataset)]
+
+
+IN_TURN = """\
+from torch.utils.data import DataLoader
+class Shift:
+    def __init__(self):
+        self.mean = [1, 2]
+    def draw(self):
+        self.mean.reverse()
+    def __call__(self, image):
+        for channel, mean in zip(image, self.mean):
+            channel.sub_(mean)
+        return image
+class Words:
+    def __init__(self):
+        self.ids = {}
+    @classmethod
+    def load(cls, path):
+        return cls()
+    def index(self, word, add):
+        if add:
+            self.ids[word] = len(self.ids)
+        return self.ids[word]
+class Texts:
+    def __init__(self, words, transform):
+        self.words, self.transform = words, transform
+        self.rows = [line for line in open("rows")]
+        self.read()
+    def read(self):
+        for i, row in enumerate(self.rows):
+            self.rows[i] = self.words.index(row, False)
+    def __getitem__(self, i):
+        self.transform.draw()
+        return self.transform(open(self.rows[i]))
+words, shift = Words.load("words"), Shift()
+data = Texts(words, shift)
+other = Texts(words, shift)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        (LOADER, []),
+        (LOADER + "shift.draw()\n", ["shift.draw"]),
+        (LOADER + "data.read()\n", ["self.words.index", "data.read"]),
+        (LOADER + "last = Texts(words, shift)\n", ["self.words.index"]),
+    ],
+)
+def test_what_items_and_constructors_change(script: Script, code: str, changed: list[str]) -> None:
+    """Workers see what they change themselves, and what the constructors of datasets did before the loader was made."""
+    understood = script(IN_TURN + code)
+    (loader,) = understood.loaders
+    (dataset,) = understood.datasets[loader]
+    found = [c.code for c in changes_of_dataset(understood.resolver, loader, dataset)]
+    assert sorted(found) == sorted(changed)
