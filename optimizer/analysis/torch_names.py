@@ -12,6 +12,10 @@ _PUBLIC_HOME: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), home)
     for pattern, home in (
         (
+            r"^torch\.(?:\w+\.)+torch\.",
+            "torch.",
+        ),  # what a module of torch imports: torch.sparse.torch.eye
+        (
             r"^torch\.utils\.data\.(?:dataloader|dataset|sampler|distributed|_utils\.\w+)\.",
             "torch.utils.data.",
         ),
