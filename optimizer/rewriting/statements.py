@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from .source_tree import SourceTree, blocks_of
 from .style import Style
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_CLAUSE = re.compile(r"(?:except|else|elif|finally)\b")
 _A_LITTLE_LONGER = 1.1
 """A line that was too long before may grow by a tenth, such as a signature by one more parameter."""
 
@@ -273,12 +275,24 @@ class StatementEdits:
         return first
 
     def _blank_lines_behind(self, first: int, last: int, closes_up: bool) -> Rewrite:
-        """Leaves of the blank lines above and below what is removed only the larger number; none to close up comments above."""
+        """Leaves of the blank lines above and below what is removed only the larger number; none to close up comments above.
+
+        Nor those that would end a block in front of ``except`` or ``else``, or the file.
+        """
         source = self.source
         below, above = source.blank_lines_below(last), source.blank_lines_above(first)
+        if not below and self._ends_with(last):
+            return Rewrite(
+                *self._lines(first - above, first - 1), lambda _: "", None, Rank.STATEMENT
+            )
         commented = closes_up and not above and source.lines[first - 2].lstrip().startswith("#")
         surplus = below if first == 1 or commented else min(above, below)
         return Rewrite(*self._lines(last + 1, last + surplus), lambda _: "", None, Rank.STATEMENT)
+
+    def _ends_with(self, line: int) -> bool:
+        """Whether the file ends with ``line``, or the next one begins another block of the same statement."""
+        rest = "".join(self.source.lines[line : line + 1]).strip()
+        return not rest or _CLAUSE.match(rest) is not None
 
     def _replacement(self, edit: ReplaceStatement) -> Rewrite:
         target = statement(self.source, edit, edit.statement)

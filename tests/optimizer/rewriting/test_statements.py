@@ -304,6 +304,18 @@ def test_an_elif_becomes_a_block_to_insert_into(check: Check, span: Find) -> Non
         ("if x:\n    a()\n    # stays\nb()\n", ["a()"], "if x:\n    pass\n    # stays\nb()\n"),
         ("if x:\n    a()\n    b()\n", ["a()", "b()"], "if x:\n    pass\n"),
         ("if x:\n    a()\n    b()\n", ["b()"], "if x:\n    a()\n"),
+        (
+            "try:\n    a()\n\n    b()\nexcept E:\n    c()\n",
+            ["b()"],
+            "try:\n    a()\nexcept E:\n    c()\n",
+        ),
+        (
+            "if x:\n    a()\n\n    b()\n\nelse:\n    c()\n",
+            ["b()"],
+            "if x:\n    a()\n\nelse:\n    c()\n",
+        ),
+        ("if x:\n    a()\n\n    b()\nelsewhere()\n", ["b()"], "if x:\n    a()\n\nelsewhere()\n"),
+        ("a()\n\nb()\n", ["b()"], "a()\n"),
         ("a()", ["a()"], ""),
         ("a()\nb()", ["b()"], "a()\n"),
         ("@d\ndef f():\n    pass\n    # f ends\na()\n", ["def f():\n    pass"], "a()\n"),
