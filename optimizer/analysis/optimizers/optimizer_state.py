@@ -35,6 +35,7 @@ def loads_optimizer_state(resolver: Resolver) -> Obstacle | None:
                 return loading
             if (
                 _is_used_as_network(resolver, call.func.value, module)
+                or _is_part_of_network(resolver, call.func.value, module)
                 or _is_of_wrapped(call)
                 or _is_asked_as_network(call, module)
             ):
@@ -68,6 +69,19 @@ def _is_used_as_network(resolver: Resolver, loaded: ast.expr, module: Module) ->
     return any(
         isinstance(node, ast.Attribute) and node.attr in _OF_NETWORKS
         for node in (*called, *methods)
+    )
+
+
+def _is_part_of_network(resolver: Resolver, loaded: ast.expr, module: Module) -> bool:
+    """Whether ``loaded`` is an attribute of a network that no code of the script gives it: the ``model.encoder`` of a library's."""
+    if not isinstance(loaded, ast.Attribute) or "opt" in loaded.attr.lower():
+        return False
+    values = resolver.values(loaded.value, module)
+    is_network = bool(values) and all(models_in(resolver, frozenset([v])) for v in values)
+    return (is_network or _is_used_as_network(resolver, loaded.value, module)) and not any(
+        isinstance(use.ctx, ast.Store)
+        for other in resolver.project.modules
+        for use in other.attributes_of(loaded.attr)
     )
 
 

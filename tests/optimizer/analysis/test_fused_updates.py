@@ -44,6 +44,17 @@ def test_fused_momentum(script: Script, made: str, found: bool) -> None:
         ("build(args).load_state_dict(net.module.state_dict())", False),
         ("something.module.load_state_dict(state)", False),
         ("something.load_state_dict(other.state_dict())", True),
+        ("net = timm.create_model('x').cuda()\nnet.encoder.load_state_dict(state)", False),
+        (
+            "def f(model):\n    model.encoder.load_state_dict(state)\n    model.cuda()\nf(net)",
+            False,
+        ),
+        ("net = timm.create_model('x').cuda()\nnet.optimizer.load_state_dict(state)", True),
+        (
+            "net = timm.create_model('x').cuda()\nnet.last = build(args)\nnet.last.load_state_dict(state)",
+            True,
+        ),
+        ("something.encoder.load_state_dict(state)", True),
         ("def f(something):\n    something.to(device)\nsomething.load_state_dict(state)", True),
         (
             "o = torch.optim.Adam(net.parameters())\n"
