@@ -384,6 +384,23 @@ def test_false_by_a_parameter(check_noop: Check) -> None:
     check_noop(script(loader), "`pin_memory=pin` is always False")
 
 
+@pytest.mark.parametrize(
+    "condition", ['device == "cuda"', '"cuda" == device', '(True if device == "cuda" else False)']
+)
+def test_false_by_a_device_that_equals_no_text(check_noop: Check, condition: str) -> None:
+    """``torch.device("cuda") == "cuda"`` is False, ``device.type`` is the text."""
+    loader = (
+        f"device = torch.device('cuda')\nloader = DataLoader(dataset, pin_memory={condition})\n"
+    )
+    check_noop(script(loader), f"`pin_memory={condition.strip('()')}` is always False")
+
+
+@pytest.mark.parametrize("device", ['"cuda"', "args.device", 'torch.device("cuda").type'])
+def test_true_by_a_device_that_may_be_the_text(check_noop: Check, device: str) -> None:
+    loader = f"args = argparse.Namespace(device=name)\nloader = DataLoader(dataset, pin_memory={device} == 'cuda')\n"
+    check_noop(script(loader), silent=True)
+
+
 def test_no_copy(check_noop: Check) -> None:
     train = "model = nn.Linear(784, 10).cuda()\nfor x, y in loader:\n    print(x)\n"
     check_noop(script("loader = DataLoader(dataset)\n", train), "no copy of its batches to a GPU")

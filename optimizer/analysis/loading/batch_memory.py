@@ -14,7 +14,7 @@ from ..program.syntax import Module
 from ..program.trees import walk
 from ..script import TrainingScript
 from ..values.resolver import Resolver
-from ..values.values import Class, Function, Literal, Made, union
+from ..values.values import Class, External, Function, Literal, Made, Value, union
 from .batch_writes import BatchWrite
 from .batches import BatchCopy, BatchPart, BatchTrace, Place
 from .datasets import DatasetKind
@@ -28,8 +28,31 @@ def pins_memory(resolver: Resolver, loader: DataLoader) -> bool:
     argument = loader.arguments.get("pin_memory")
     if argument is None:
         return False
+    if _is_never_true(resolver, argument.value, argument.module):
+        return False
     values = resolver.values(argument.value, argument.module)
     return not all(isinstance(v, Literal) and not v.value for v in values)
+
+
+def _is_never_true(resolver: Resolver, condition: ast.expr, module: Module) -> bool:
+    """Whether ``condition`` compares a ``torch.device`` with a text, as in ``device == "cuda"``, which are never equal."""
+    match condition:
+        case ast.IfExp(test, ast.Constant(True), ast.Constant(False)):
+            return _is_never_true(resolver, test, module)
+        case ast.Compare(left, [ast.Eq()], [right]):
+            sides = [resolver.values(side, module) for side in (left, right)]
+        case _:
+            return False
+    return any(
+        all(_is_device(value) for value in one)
+        and all(isinstance(value, Literal) and isinstance(value.value, str) for value in other)
+        for one, other in (sides, sides[::-1])
+        if one and other
+    )
+
+
+def _is_device(value: Value) -> bool:
+    return isinstance(value, Made) and value.maker == External("torch.device")
 
 
 def says_no_pinning(loader: DataLoader) -> bool:
