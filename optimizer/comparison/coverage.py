@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ..execution.observations import Observations
 from .findings import Finding, Kind
+
+_DROPS = re.compile(r"\w*Dropout\w*\((?!p=0(\.0)?\b(?!\.))|(RNN|LSTM|GRU)\(.*\bdropout=")
+"""Layers that drop, as they print themselves; one with ``p=0`` does not, and a recurrent layer tells no dropout of 0."""
+_BATCH_NORM = re.compile(r"\w*BatchNorm\w*\(")
 
 _Place = tuple[str, int]
 """A module, and the number of rounds done before."""
@@ -51,8 +56,11 @@ def _other_mode(
     if more < 0:
         return (
             Kind.EVALUATION_MODE,
-            f"{module} is evaluated in training mode after round {rounds}: "
-            "dropout and BatchNorm's batch statistics are on (is model.eval() missing?)",
+            f"{module} is evaluated in training mode after round {rounds}"
+            + _told_of_mode(
+                original, module, "dropout is on", "BatchNorm uses its batches' statistics"
+            )
+            + " (is model.eval() missing?)",
         )
     if ours[1] - theirs[1] == more:
         return (
@@ -62,9 +70,21 @@ def _other_mode(
         )
     return (
         Kind.EVALUATION_MODE,
-        f"{module} trains in eval mode after round {rounds}: dropout is off and BatchNorm uses its running "
-        "statistics (is model.train() missing? is eval mode left on?)",
+        f"{module} trains in eval mode after round {rounds}"
+        + _told_of_mode(original, module, "dropout is off", "BatchNorm uses its running statistics")
+        + " (is model.train() missing? is eval mode left on?)",
     )
+
+
+def _told_of_mode(run: Observations, module: str, of_dropout: str, of_batch_norm: str) -> str:
+    """What the mode does to the layers that ``module`` has; nothing where it has none of these, or its layers are not known."""
+    layers = [layer for name, layer in run.layer_settings.items() if name.startswith(f"{module}.")]
+    told = [
+        what
+        for pattern, what in ((_DROPS, of_dropout), (_BATCH_NORM, of_batch_norm))
+        if any(pattern.match(layer) for layer in layers)
+    ]
+    return f": {' and '.join(told)}" if told else ""
 
 
 def _moved(place: _Place, before: Mapping[_Place, int], after: Mapping[_Place, int]) -> str | None:

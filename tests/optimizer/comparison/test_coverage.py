@@ -109,6 +109,38 @@ def test_an_evaluation_in_training_mode_is_named(original: Observations) -> None
     assert "is evaluated in training mode after round 4" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("layers", "evaluated", "trained"),
+    [
+        ((), "", ""),
+        (("Linear(3, 3)", "Dropout(p=0.0, inplace=False)"), "", ""),
+        (("Dropout2d(p=0.05, inplace=False)",), ": dropout is on", ": dropout is off"),
+        (("LSTM(3, 3, num_layers=2, dropout=0.1)",), ": dropout is on", ": dropout is off"),
+        (
+            ("LSTM(3, 3)", "BatchNorm1d(3, eps=1e-05)"),
+            ": BatchNorm uses its batches' statistics",
+            ": BatchNorm uses its running statistics",
+        ),
+        (
+            ("SyncBatchNorm(3, eps=1e-05)", "Dropout(p=0.5, inplace=False)"),
+            ": dropout is on and BatchNorm uses its batches' statistics",
+            ": dropout is off and BatchNorm uses its running statistics",
+        ),
+    ],
+    ids=["not known", "none", "dropout", "between layers", "BatchNorm", "both"],
+)
+def test_what_the_other_mode_does_is_told_of_the_layers_there_are(
+    original: Observations, layers: tuple[str, ...], evaluated: str, trained: str
+) -> None:
+    settings = {"Other.0": "Dropout(p=0.5)", **{f"Net.{n}": s for n, s in enumerate(layers)}}
+    run = replace(original, layer_settings=settings)
+    message = found(run, eval_calls=(), training_calls=(training(160, 128),)).message
+    assert f"after round 4{evaluated} (is model.eval() missing?)" in message
+    calls = (*run.eval_calls, EvalCall("Net", 4, 32, ()))
+    message = found(run, eval_calls=calls, training_calls=()).message
+    assert f"after round 4{trained} (is model.train() missing?" in message
+
+
 def test_training_in_eval_mode_is_named(original: Observations) -> None:
     calls = (*original.eval_calls, EvalCall("Net", 4, 32, ()))
     finding = found(original, eval_calls=calls, training_calls=())
