@@ -8,7 +8,7 @@ compared all the same.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -342,16 +342,26 @@ def _constant(original: Observations, other: Observations) -> frozenset[str]:
     """Modules that are called another number of times, all calls too many of weights that never change.
 
     That they do not is known of those that some run calls in several rounds; one that is called at one place alone may
-    be an average of weights, evaluated at the end.
+    be an average of weights, evaluated at the end. Networks of one class that each come with weights of their own, loaded
+    from the checkpoint of an epoch, say, are as many of the latter.
     """
     found: set[str] = set()
     runs = (original, other)
     for module in {call.module for run in runs for call in run.eval_calls if call.constant}:
         rounds = [len({c.rounds for c in _constant_calls(run, module)}) for run in runs]
         counts = [_samples(_constant_calls(run, module)) for run in runs]
-        if max(rounds) > 1 and all(rounds) and counts[0] != counts[1]:
+        steady = all(_with_the_same_weights(_constant_calls(run, module)) for run in runs)
+        if steady and max(rounds) > 1 and all(rounds) and counts[0] != counts[1]:
             found.add(module)
     return frozenset(found)
+
+
+def _with_the_same_weights(calls: Iterable[EvalCall]) -> bool:
+    """Whether the ``calls`` of every round are those of the same weights."""
+    weights: defaultdict[int, set[int]] = defaultdict(set)
+    for call in calls:
+        weights[call.rounds].add(call.weights)
+    return len(set(map(frozenset, weights.values()))) <= 1
 
 
 def _constant_calls(run: Observations, module: str) -> list[EvalCall]:

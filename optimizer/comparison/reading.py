@@ -103,8 +103,11 @@ def _evaluated_as_much(ours: LoaderPass, original: Observations, other: Observat
 def _trained_alike(ours: LoaderPass, original: Observations, other: Observations) -> bool:
     """Whether as many samples go through each model in training mode as went there of this pass, without the loader.
 
-    Which ones they are shows in the losses: a script that shuffles by itself is given the orders of a loader.
+    Which ones they are shows in the losses: a script that shuffles by itself is given the orders of a loader. What the
+    original evaluates was not trained on.
     """
+    if _evaluated_alike(ours, original, original):
+        return False
     trained = [_in_training(run, ours) for run in (original, other)]
     return bool(trained[0]) and trained[0] == trained[1]
 

@@ -158,7 +158,8 @@ class EvalCall:
 
     ``inputs`` depends on every bit of the tensors it was called on; ``each`` has a number for what belongs to each sample there, but for
     zeros that it is padded with at its end, and is empty where that was not told.
-    ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's).
+    ``constant``: no optimizer trains the module, and its weights were the same in all its calls (a teacher's); ``weights`` depends on every
+    bit of these, and is 0 of others.
     ``number``: how many such calls, in either mode, were before it. ``trains``: gradients were on, and the module does
     the same in either mode. ``inside``: another module, in training mode, made it. ``trained_as``: by which name its parameters
     are the optimizers' (``Net#2``), empty where none are: those of an average. ``part``: it is one of such a network, which has not called it.
@@ -183,6 +184,7 @@ class EvalCall:
     layer: bool = False
     stateless: bool = False
     padded: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    weights: int = 0
 
 
 @dataclass(frozen=True)

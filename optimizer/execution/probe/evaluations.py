@@ -64,6 +64,11 @@ class _Weights:
             and all(map(bool, self._same))
         )
 
+    @property
+    def bits(self) -> int:
+        """An integer in which every bit of them counts, as the first call found them."""
+        return _combined(int(one) for one in self._first or ())
+
 
 class Evaluations:
     """Records the outputs of calls in eval mode; the first ones go to ``folder``. Counts calls in training mode.
@@ -183,6 +188,7 @@ class Evaluations:
         for call in (*self._calls, *self._further):
             weights = call.pop("weights")
             call["constant"] = weights is not None and weights.constant(trained)
+            call["weights"] = weights.bits if weights is not None and call["constant"] else 0
         file = EVAL_OUTPUTS if self._kept else None
         if file is not None:
             write_safetensors(self._folder / file, self._kept)
@@ -200,7 +206,10 @@ class Evaluations:
 
 def _sum(tensors: Iterable[Tensor]) -> int:
     """An integer in which every bit of the ``tensors`` counts, and their order."""
-    sums = (int(checksum(tensor)) for tensor in tensors)
+    return _combined(int(checksum(tensor)) for tensor in tensors)
+
+
+def _combined(sums: Iterable[int]) -> int:
     return sum(one * (2 * n + 1) for n, one in enumerate(sums)) % 2**64
 
 

@@ -138,6 +138,34 @@ def test_a_teacher_may_be_asked_once(run: Run) -> None:
     assert (told.kind, told.tensor, told.fails) == (Kind.EVALUATION, "Teacher", False)
 
 
+def with_weights(run: Observations, *rounds: tuple[int, ...]) -> Observations:
+    """``run`` with networks of one class evaluated after rounds 1, 2, ...: of each the number of its weights, which never change."""
+    calls = [
+        EvalCall("Loaded", after, 8, (), constant=True, weights=number)
+        for after, numbers in enumerate(rounds, start=1)
+        for number in numbers
+    ]
+    return replace(run, eval_calls=(*calls, *run.eval_calls))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "outcome"),
+    [
+        (((1, 2), (1, 2)), ((1, 2), ()), Outcome.EQUIVALENT),
+        (((1,), (2,)), ((1,), (2, 2)), Outcome.NOT_EQUIVALENT),
+        (((1, 1), (2, 2)), ((1,), (2,)), Outcome.NOT_EQUIVALENT),
+    ],
+    ids=["two teachers", "evaluated twice", "fewer samples"],
+)
+def test_networks_that_are_loaded_anew_are_no_teachers(
+    run: Run,
+    ours: tuple[tuple[int, ...], ...],
+    theirs: tuple[tuple[int, ...], ...],
+    outcome: Outcome,
+) -> None:
+    assert judged(with_weights(run(), *ours), with_weights(run(), *theirs)).outcome is outcome
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

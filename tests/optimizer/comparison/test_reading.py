@@ -309,6 +309,16 @@ def test_training_samples_come_from_the_loader(validated: Observations) -> None:
     assert (finding.fails, finding.message) == (True, "loader 0, epoch 0: never read")
 
 
+def test_what_the_original_evaluates_was_not_trained_on(validated: Observations) -> None:
+    """The test is lost, and training goes on behind it as before."""
+    train, val, _ = validated.loader_passes
+    before = replace(validated, training_calls=training(2, 2, 2, 2, 2))
+    evaluated = evaluating(2, 2, 2)
+    other = replace(before, loader_passes=(train, val), eval_calls=evaluated)
+    (finding,) = compare_reading(before, other)
+    assert (finding.fails, finding.message) == (True, "loader 2, epoch 0: never read")
+
+
 def training(*samples: int, without_gradients: int = 0) -> tuple[TrainingCalls, ...]:
     """Calls of a model in training mode, on so many samples before each step."""
     return tuple(TrainingCalls("Net", n, each, without_gradients) for n, each in enumerate(samples))

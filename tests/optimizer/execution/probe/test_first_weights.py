@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from copy import deepcopy
 
 import pytest
 
@@ -165,6 +166,24 @@ def test_a_teacher_never_changes_and_an_average_does(recorded):
         "Average": [False] * 3,
         "Student": [False] * 3,
     }
+
+
+def test_networks_of_one_class_are_told_apart_by_their_weights(recorded):
+    def script():
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        first = deepcopy(model).eval()
+        for _ in range(2):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            first(torch.ones(1, 3))
+            deepcopy(model).eval()(torch.ones(1, 3))
+
+    calls = recorded(script).eval_calls
+    assert all(call.constant for call in calls)
+    start, after_one, again, after_two = (call.weights for call in calls)
+    assert start == again
+    assert len({start, after_one, after_two}) == 3
 
 
 def test_lines_are_told_by_the_step_they_come_before(tmp_path):
