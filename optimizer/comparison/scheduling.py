@@ -103,7 +103,8 @@ def _message(before: Counter[int], after: Counter[int], at: int, other: Observat
         return f"is stepped twice as often: {after[at]} times after step {at}, not {before[at]}"
     if len(before) < len(after) and len(after) >= other.rounds - 1 > 1 and _once_behind_each(after):
         return f"is stepped after every optimizer step; in the original {told}"
-    if len(after) < len(before) and len(before) >= other.rounds - 1 > 1:
+    fewer = len(after) < len(before) and at in sorted(before)[:_SHOWN] and not after[at]
+    if fewer and len(before) >= other.rounds - 1 > 1:
         return f"is no longer stepped after every optimizer step, but {_told(after)}"
     if at == 0 and not before[0]:
         several = f" {_times(after[0])}" if after[0] > 1 else ""

@@ -43,6 +43,8 @@ def compared(run: Run) -> Callable[..., list[Finding]]:
             1,
         ),
         ((2, 4), (2, 4, 6), "is stepped once after step 6, where the original does not step it", 6),
+        (tuple(range(1, 8)), (1, 1, 2, 2, 3, 3, 4), "is stepped twice after step 1; in", 1),
+        (tuple(range(1, 8)), tuple(range(1, 7)), "is no longer stepped after step 7; in", 7),
     ],
     ids=[
         "doubled",
@@ -53,6 +55,8 @@ def compared(run: Run) -> Callable[..., list[Finding]]:
         "early",
         "per accumulated batch",
         "one more",
+        "twice, until the schedule ends",
+        "all but the last",
     ],
 )
 def test_steps_at_other_times_fail_by_name(
