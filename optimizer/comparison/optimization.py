@@ -20,6 +20,8 @@ IMPLEMENTATION_CHOICES = frozenset({"fused", "foreach", "capturable", "different
 (https://docs.pytorch.org/docs/stable/optim.html#algorithms)."""
 
 _JUDGED_AS_LEARNING_RATES = frozenset({"lr", "initial_lr"})
+_CYCLED = frozenset({"betas", "momentum"})
+"""What a scheduler may set beside the learning rate (``OneCycleLR``, ``CyclicLR``)."""
 _SETTING_ROUNDING = 2 * Precision.FLOAT32.unit_roundoff
 """A learning rate held in a float32 tensor (``capturable=True``) is the Python float, rounded."""
 
@@ -40,10 +42,12 @@ def compare_optimization(
 
 
 def _optimizers(original: Observations, other: Observations) -> Iterator[Finding]:
+    begun = [[s.steps.count(0) for s in run.schedulers] for run in (original, other)]
+    explained = _CYCLED if begun[0] != begun[1] else frozenset[str]()
     for index, (ours, theirs) in enumerate(
         zip(original.optimizers, other.optimizers, strict=False)
     ):
-        yield from _one_optimizer(f"optimizer {index}", ours, theirs)
+        yield from _one_optimizer(f"optimizer {index}", ours, theirs, explained)
     before, after = len(original.optimizers), len(other.optimizers)
     if before != after:
         more = original if before > after else other
@@ -58,7 +62,10 @@ def _optimizers(original: Observations, other: Observations) -> Iterator[Finding
         )
 
 
-def _one_optimizer(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
+def _one_optimizer(
+    label: str, ours: OptimizerInfo, theirs: OptimizerInfo, explained: frozenset[str]
+) -> Iterator[Finding]:
+    """``explained``: settings that differ at the first step because a scheduler was stepped otherwise before it, which is told by itself."""
     if ours.class_name != theirs.class_name:
         yield Finding(
             Kind.OPTIMIZER_SETTINGS,
@@ -68,14 +75,16 @@ def _one_optimizer(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> It
         )
     if ours.groups != theirs.groups:
         yield from _changed_groups(label, ours, theirs)
-    found = _changed_settings(label, ours.hyperparameters, theirs.hyperparameters)
+    found = _changed_settings(label, ours.hyperparameters, theirs.hyperparameters, explained)
     yield from found
     if not found:
         yield from _settings_later(label, ours, theirs)
 
 
-def _changed_settings(label: str, ours: Settings, theirs: Settings) -> list[Finding]:
-    ignored = IMPLEMENTATION_CHOICES | _JUDGED_AS_LEARNING_RATES
+def _changed_settings(
+    label: str, ours: Settings, theirs: Settings, explained: frozenset[str] = frozenset()
+) -> list[Finding]:
+    ignored = IMPLEMENTATION_CHOICES | _JUDGED_AS_LEARNING_RATES | explained
     return [
         Finding(
             Kind.OPTIMIZER_SETTINGS,

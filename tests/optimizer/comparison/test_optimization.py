@@ -11,6 +11,7 @@ from torchopt_cli.optimizer.execution.observations import (
     Observations,
     OptimizerInfo,
     ParameterUpdate,
+    Scheduler,
     Step,
 )
 
@@ -225,3 +226,24 @@ def test_a_setting_that_comes_to_differ_is_told_at_its_step(run: Run) -> None:
     assert (finding.kind, finding.step) == (Kind.OPTIMIZER_SETTINGS, 6)
     assert finding.message.endswith("momentum is 0.85, not 0.8")
     assert compare_optimization(falls, falls) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "name", "told"),
+    [
+        ((0, 0), "momentum", False),
+        ((0, 0), "betas", False),
+        ((0, 0), "weight_decay", True),
+        ((1,), "momentum", True),
+    ],
+    ids=["its momentum", "its betas", "no scheduler's", "as often before the first step"],
+)
+def test_a_momentum_that_a_scheduler_set_before_the_first_step_is_explained_by_its_steps(
+    run: Run, steps: tuple[int, ...], name: str, told: bool
+) -> None:
+    before, after = (
+        replace(with_settings(run(), **{name: value}), schedulers=(Scheduler("OneCycleLR", at),))
+        for value, at in (("0.95", (1,)), ("0.93", steps))
+    )
+    found = kinds(before, after)
+    assert found == ({Kind.OPTIMIZER_SETTINGS} if told else set())
