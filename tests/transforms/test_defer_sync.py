@@ -351,6 +351,32 @@ def test_lists(check_transformed: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
+    "read",
+    ["loss.data.cpu().numpy()", "loss.detach().cpu().numpy()", "loss.cpu().detach().numpy()"],
+)
+def test_lists_of_arrays(
+    check_transformed: Callable[..., None], check_noop: Callable[..., None], read: str
+) -> None:
+    """They stay arrays of float32, of which others make means in float32."""
+    after = "print(sum(losses) / len(losses))"
+    converted = f"losses = [value.cpu().numpy() for value in losses]\n{after}"
+    check_transformed(
+        script("losses = []", f"losses.append({read})", after),
+        script("losses = []", "losses.append(loss.detach())", converted),
+    )
+    for before, step in (
+        ("losses = []", f"losses.append({read} / 2)"),
+        ("losses = []", f"losses.append({read})\nlosses.append(0.5)"),
+        ("losses = 0.0", f"losses += {read}"),
+    ):
+        check_noop(script(before, step, "print(losses)"), reason="is an array, and more than kept")
+    outputs = script(
+        "outputs = []", "outputs.append(model(x).data.cpu().numpy())", "print(outputs)"
+    )
+    check_noop(outputs, reason="copies to the host")
+
+
+@pytest.mark.parametrize(
     "draw",
     [
         "if torch.rand(1).item() < 0.5:\n    x = x.flip(1)",

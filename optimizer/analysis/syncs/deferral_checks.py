@@ -10,6 +10,7 @@ from ..program.scopes import Assigned
 from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
+from .deferred import Deferred
 from .device_reads import DeviceRead
 
 _NARROW = frozenset("uint8 int8 int16 int32 byte char short int".split())
@@ -75,6 +76,14 @@ def check_width(read: DeviceRead) -> None:
     if read.source.kind is TensorKind.INTEGER and not is_widened and named & _NARROW:
         code = excerpt(read.source.module, tensor)
         raise Refused(read.node, f"`{code}` has few bits, and its sums may overflow")
+
+
+def check_arrays(variable: Deferred) -> None:
+    """Arrays compute otherwise than numbers, and are kept as they are: in a list of nothing else."""
+    arrays = [read for read in variable.reads if read.is_array]
+    if arrays and not (variable.holds_arrays and len(arrays) == len(variable.definitions)):
+        code = excerpt(arrays[0].source.module, arrays[0].source.node)
+        raise Refused(arrays[0].node, f"`{code}` is an array, and more than kept")
 
 
 def check_kind(read: DeviceRead) -> None:

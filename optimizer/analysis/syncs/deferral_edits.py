@@ -50,7 +50,8 @@ def _conversion_edits(variable: Deferred, conversions: tuple[Conversion, ...]) -
     converter = "int" if variable.is_integer else "float"
     number = f"{converter}({variable.name})"
     if variable.is_list:
-        element = f"{converter}(value)" if variable.has_numbers else "value.item()"
+        read = "value.cpu().numpy()" if variable.holds_arrays else "value.item()"
+        element = f"{converter}(value)" if variable.has_numbers else read
         number = f"[{element} for value in {variable.name}]"
     statement = f"{variable.name} = {number}"
     for conversion in conversions:

@@ -64,7 +64,8 @@ def plan_loops(
             reads.setdefault(loop, []).append(read)
     refused: dict[Loop, list[Obstacle]] = {}
     given_back: set[ast.expr] = set()
-    for loop, read, why in returned_reads(resolver, everything, by_node):
+    numbers = [read for read in everything if not read.is_array]
+    for loop, read, why in returned_reads(resolver, numbers, by_node):
         own = reads.setdefault(loop, [])
         given_back.add(read.source.node)
         if why is None:

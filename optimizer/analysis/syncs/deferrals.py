@@ -20,7 +20,14 @@ from ..program.trees import walk
 from ..tensors.tensor_kinds import TensorKind
 from ..values.host_numbers import is_number
 from ..values.resolver import Resolver
-from .deferral_checks import Refused, check_alias, check_divisor, check_kind, check_width
+from .deferral_checks import (
+    Refused,
+    check_alias,
+    check_arrays,
+    check_divisor,
+    check_kind,
+    check_width,
+)
 from .deferred import Deferred, widened_uses
 from .device_reads import DeviceRead, runs_rarely
 from .loop_definitions import (
@@ -156,7 +163,7 @@ class LoopDeferral:
         starts = self._starts(name, found[1], mine, is_list)
         whole = all(is_whole(start) for start in starts)
         is_integer = whole and all(self._is_integer(d, names, {name}) for d in mine)
-        return Deferred(
+        variable = Deferred(
             self.module,
             first,
             self.loop,
@@ -169,6 +176,8 @@ class LoopDeferral:
             is_list,
             is_list and not all(self._depends(d, names) for d in mine),
         )
+        check_arrays(variable)
+        return variable
 
     def _checked(self, definition: Definition, names: set[str]) -> Iterator[DeviceRead]:
         """The reads in a definition, which must consist of them, deferred variables and numbers."""

@@ -54,6 +54,11 @@ class Deferred(Fact):
         )
 
     @property
+    def holds_arrays(self) -> bool:
+        """Whether it is a list of arrays that nobody has computed with."""
+        return self.is_kept and {read.is_array for read in self.reads} == {True}
+
+    @property
     def accumulates(self) -> bool:
         return any(
             d.adds or any(leaf_name(leaf) == self.name for leaf in leaves(d.value))

@@ -87,6 +87,8 @@ class MeterDeferral:
         variables = self._variables(first, divides=divides)
         reads = tuple(self._checked_reads(first))
         for read in reads:
+            if read.is_array:
+                raise Refused(read.node, f"`{name}` is given an array (`{read.excerpt}`)")
             if read.kind is TensorKind.INTEGER and not divides:
                 raise Refused(read.node, f"`{name}` is given an integer (`{read.excerpt}`)")
             check_alias(read)

@@ -1,4 +1,4 @@
-"""Where a step asks the device for a number, and so waits for it: ``loss.item()``, ``float(loss)``."""
+"""Where a step asks the device for a number, and so waits for it: ``loss.item()``, ``float(loss)``, ``loss.cpu().numpy()``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ _SAME_NUMBER = frozenset({"detach", "cpu", "clone"})
 class DeviceRead(Fact):
     """Where the one element of ``tensor`` becomes a Python number: a call, or where the number arrives of ``within``.
 
+    A loss may become an array of numpy's, too, see :attr:`is_array`.
+
     ``within`` is the read in a function of the script's own that gives the number back.
     """
 
@@ -46,6 +48,11 @@ class DeviceRead(Fact):
     def divides(self) -> bool:
         """Whether there is a division in that expression."""
         return any(isinstance(operator, ast.Div) for operator in operators(self.result))
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it becomes an array instead, which computes in the precision of the tensor."""
+        return _is_call(self.source.node, "numpy")
 
     @property
     def told(self) -> str:
@@ -73,7 +80,7 @@ def find_device_reads(resolver: Resolver, kinds: TensorKinds) -> tuple[DeviceRea
             unclear = kind in {TensorKind.UNKNOWN, TensorKind.TENSOR}
             if unclear and any(backpropagated_by(tensor, module)):
                 kind = TensorKind.FLOAT  # gradients are computed of nothing else
-            is_method = isinstance(call.func, ast.Attribute) or _is_item(call.args[0])
+            is_method = isinstance(call.func, ast.Attribute) or _is_call(call.args[0], "item")
             # What `float()` is given is a number more often than not; nothing but a tensor or an array has `.item()`.
             if kind is TensorKind.HOST or (kind is TensorKind.UNKNOWN and not is_method):
                 continue
@@ -119,18 +126,21 @@ def _same_value(one: ast.expr, other: ast.Name, module: Module) -> bool:
 
 
 def _read_tensor(resolver: Resolver, call: ast.Call, module: Module) -> ast.expr | None:
-    """The tensor whose number ``call`` reads, seen through ``.detach()``, ``.data`` and ``.cpu()``; by ``float(loss.item())`` it is read once."""
+    """The tensor whose number ``call`` reads, seen through ``.detach()``, ``.data`` and ``.cpu()``; by ``float(loss.item())`` it is read once.
+
+    By ``.numpy()`` any tensor may be copied: only what is backpropagated is known to have one element.
+    """
     if isinstance(call.func, ast.Attribute):
         around = module.parents[call]
-        if not _is_item(call) or (
-            isinstance(around, ast.Call) and _converts(resolver, around, module)
-        ):
+        if isinstance(around, ast.Call) and _converts(resolver, around, module):
             return None
-        return _bare(call.func.value)
+        tensor = _bare(call.func.value)
+        is_array = _is_call(call, "numpy") and any(backpropagated_by(tensor, module))
+        return tensor if is_array or _is_call(call, "item") else None
     if not _converts(resolver, call, module):
         return None
     match call.args[0]:
-        case ast.Call(func=ast.Attribute(value=tensor)) as argument if _is_item(argument):
+        case ast.Call(func=ast.Attribute(value=tensor)) as argument if _is_call(argument, "item"):
             return _bare(tensor)
         case argument:
             return _bare(argument)
@@ -145,10 +155,11 @@ def _converts(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     return resolver.names(call.func, module) <= _NUMBER_CALLS
 
 
-def _is_item(node: ast.expr) -> bool:
+def _is_call(node: ast.expr, name: str) -> bool:
+    """Whether ``node`` is ``x.name()``."""
     match node:
-        case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
-            return True
+        case ast.Call(func=ast.Attribute(attr=method), args=[], keywords=[]):
+            return method == name
         case _:
             return False
 
