@@ -1535,6 +1535,19 @@ def test_evaluation_follows(rewrite: Rewrite, name: str, use: str, after: str | 
     assert text.count("with torch.autocast(") == 2
 
 
+def test_a_loss_of_what_came_back_from_the_host_is_no_part_of_the_evaluation(
+    rewrite: Rewrite, name: str
+) -> None:
+    """Such as of predictions that numpy has cleaned up: all between stays as it is."""
+    told = "sure = output.sigmoid().cpu().numpy()\n        sure[sure < 0.1] = 0\n        "
+    loss = "results.append(criterion({}, y))"
+    text = rewrite(evaluating(told + loss.format("torch.tensor(sure)")), [name]).files[0].text
+    told = told.replace("output.sigmoid()", "output.float().sigmoid()")
+    assert f"            output = model(x.cuda())\n        {told}results.append(" in text
+    text = rewrite(evaluating(told + loss.format("output.cpu()")), [name]).files[0].text
+    assert "            sure[sure < 0.1] = 0\n            results.append(criterion(output." in text
+
+
 def test_evaluation_of_batches_that_the_script_cuts_out(check_transformed: Check) -> None:
     evaluation = """
         @torch.no_grad()

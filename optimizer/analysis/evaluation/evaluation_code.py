@@ -75,7 +75,7 @@ def _evaluation_regions(resolver: Resolver, flow: Flow) -> Iterator[Region]:
         statement
         for statement in flow.statements
         if any(_is_loss_call(node) for node in own_nodes(statement))
-        and not runs.isdisjoint(flow.statements_behind(statement, statement))
+        and not runs.isdisjoint(flow.differentiable_behind(statement, statement))
     }
     if members:
         block, held = common_block(flow.module, members)
