@@ -35,7 +35,7 @@ def _evaluations(original: Observations, other: Observations) -> Iterator[Findin
         mode = _other_mode(place, theirs - ours, original, other)
         kind, message = mode or (
             Kind.EVALUATION,
-            _moved(place, before, after)
+            _moved(place, before, after, original, other)
             or _coverage_message(place, before.get(place), after.get(place))
             + (_left_on(place, original, other) if theirs > ours else ""),
         )
@@ -87,7 +87,13 @@ def _told_of_mode(run: Observations, module: str, of_dropout: str, of_batch_norm
     return f": {' and '.join(told)}" if told else ""
 
 
-def _moved(place: _Place, before: Mapping[_Place, int], after: Mapping[_Place, int]) -> str | None:
+def _moved(
+    place: _Place,
+    before: Mapping[_Place, int],
+    after: Mapping[_Place, int],
+    original: Observations,
+    other: Observations,
+) -> str | None:
     """What is told where the module's evaluation of that number is one of as many samples, at another place."""
     module = place[0]
     ours, theirs = ([p for p in sorted(run) if p[0] == module] for run in (before, after))
@@ -97,9 +103,17 @@ def _moved(place: _Place, before: Mapping[_Place, int], after: Mapping[_Place, i
     pair = ours[number], theirs[number]
     if pair[0] == pair[1] or before[pair[0]] != after[pair[1]]:
         return None
+    (_, expected), (_, found) = pair
+    missing = expected > found and _losses_at(other, found) > _losses_at(original, found)
     return (
-        f"{module} is evaluated after round {pair[1][1]}, in the original after round {pair[0][1]}"
+        f"{module} is evaluated after round {found}, in the original after round {expected}"
+        + missing * ": the step before it is missing, and its gradients go into the next"
     )
+
+
+def _losses_at(run: Observations, rounds: int) -> int:
+    """How many losses are backpropagated for the steps of the round behind so many."""
+    return sum(len(step.losses) for step in run.steps if step.round == rounds)
 
 
 def _coverage_message(place: _Place, ours: int | None, theirs: int | None) -> str:

@@ -72,6 +72,17 @@ def test_an_evaluation_at_another_place_is_told_as_one(original: Observations, r
     )
 
 
+def test_an_evaluation_behind_one_step_fewer(run: Run, original: Observations) -> None:
+    """As where the batches that are left over at the end of an epoch get no step of their own."""
+    steps = list(run(steps=6).steps)
+    before = replace(original, steps=tuple(steps))
+    steps[3] = replace(steps[3], losses=steps[3].losses * 2)
+    message = found(before, eval_calls=(EvalCall("Net", 3, 128, ()),), steps=tuple(steps)).message
+    assert message.endswith(
+        "after round 4: the step before it is missing, and its gradients go into the next"
+    )
+
+
 def test_an_evaluation_of_fewer_samples_at_another_place_is_another(original: Observations) -> None:
     finding = found(original, eval_calls=(EvalCall("Net", 3, 100, ()),))
     assert "not in the original" in finding.message
