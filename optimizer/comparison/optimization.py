@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -22,6 +22,8 @@ IMPLEMENTATION_CHOICES = frozenset({"fused", "foreach", "capturable", "different
 _JUDGED_AS_LEARNING_RATES = frozenset({"lr", "initial_lr"})
 _CYCLED = frozenset({"betas", "momentum"})
 """What a scheduler may set beside the learning rate (``OneCycleLR``, ``CyclicLR``)."""
+_DERIVED = frozenset({"max_eval"})
+"""What follows another setting unless it is given: LBFGS evaluates one and a quarter times as often as it iterates."""
 _SETTING_ROUNDING = 2 * Precision.FLOAT32.unit_roundoff
 """A learning rate held in a float32 tensor (``capturable=True``) is the Python float, rounded."""
 
@@ -93,10 +95,15 @@ def _changed_settings(
             rewritten=after,
         )
         for group, (settings, changed) in enumerate(zip(ours, theirs, strict=False))
-        for name in sorted((settings.keys() | changed.keys()) - ignored)
+        for name in _in_order((settings.keys() | changed.keys()) - ignored)
         for before, after in [(settings.get(name), changed.get(name))]
         if not _same_setting(before, after)
     ]
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """The settings that others may follow first."""
+    return sorted(names, key=lambda name: (name in _DERIVED, name))
 
 
 def _settings_later(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:

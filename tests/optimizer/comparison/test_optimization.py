@@ -75,6 +75,18 @@ def test_other_settings_of_the_optimizer(run: Run, name: str, value: str) -> Non
     assert kinds(original, replace(original, optimizers=(changed,))) == {Kind.OPTIMIZER_SETTINGS}
 
 
+def test_what_other_settings_follow_is_told_first(run: Run) -> None:
+    original = run(steps=2)
+
+    def lbfgs(iterations: int) -> Observations:
+        settings = {"max_eval": str(iterations * 5 // 4), "max_iter": str(iterations)}
+        (info,) = original.optimizers
+        return replace(original, optimizers=(replace(info, hyperparameters=(settings,)),))
+
+    first, *_ = compare_optimization(lbfgs(20), lbfgs(4))
+    assert first.message == "optimizer 0, parameter group 0: max_iter is 4, not 20"
+
+
 def test_choosing_another_implementation_is_not_another_setting(run: Run) -> None:
     original = run(steps=2)
     info = original.optimizers[0]
