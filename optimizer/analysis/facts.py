@@ -68,12 +68,26 @@ class Fact:
         return self.module.function(self.node)
 
 
+def called_network(forward: ast.Call) -> ast.expr:
+    """The network that a forward pass runs: the ``net`` of ``net(x)`` and of ``net.forward(x)``."""
+    match forward.func:
+        case ast.Attribute(network, "forward"):
+            return network
+        case called:
+            return called
+
+
 @dataclass(frozen=True, eq=False)
 class CallFact(Fact):
     """A call of interest; ``name`` is what is called, a library name or a bare method name."""
 
     node: ast.Call
     name: str
+
+    @property
+    def network(self) -> ast.expr:
+        """The network that it runs if it is a forward pass."""
+        return called_network(self.node)
 
 
 @dataclass(frozen=True, eq=False)

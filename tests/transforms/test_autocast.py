@@ -2456,12 +2456,17 @@ def test_forward_code_that_is_safe(rewrite: Rewrite, name: str, forward: str) ->
     assert "scaler.scale(loss).backward()" in result.text, result.skips
 
 
-def test_a_network_that_is_run_past_its_call(check_noop: Check) -> None:
-    step = STEP.replace("model(", "model.forward(")
+def test_a_network_that_is_run_by_its_method(check_transformed: Check) -> None:
+    """``model.forward(x)`` computes what ``model(x)`` does."""
+    step, after = (t.replace("model(", "model.forward(") for t in (STEP, STEP_IN_BFLOAT16))
     assert step != STEP
-    check_noop(training(step), "goes past the call of the network, `model(..)`, which")
-    both = STEP.replace("loss = ", "loss = model.forward(x.cuda()).mean() + ")
-    check_noop(training(both), "goes past the call of the network, `model(..)`, which")
+    check_transformed(training(step), training(after), amp=BF16)
+
+
+def test_a_network_of_another_library_that_is_run_past_its_call(check_noop: Check) -> None:
+    setup = SETUP.replace("model = Net()", "import timm\n\nmodel = timm.create_model('resnet18')")
+    step = STEP.replace("model(", "model.forward(")
+    check_noop(training(step, setup=setup), "goes past the call of the network, `model(..)`, which")
 
 
 def test_a_network_whose_own_method_runs_it(rewrite: Rewrite) -> None:

@@ -145,6 +145,12 @@ def test_a_teacher_alone_in_data_parallel(rewrite: Callable[..., RewriteResult])
     assert "cross_entropy(ddp_model(x), y)" in text
 
 
+def test_a_network_that_is_run_by_its_method(rewrite: Callable[..., RewriteResult]) -> None:
+    text = code(rewrite(FLAT.replace("model(x)", "model.forward(x)"), ["ddp"], **GPUS))
+    assert "ddp_model = DistributedDataParallel(model)" in text
+    assert "cross_entropy(ddp_model.forward(x), y)" in text
+
+
 def test_a_layer_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None:
     part = "model[0] = nn.DataParallel(model[0])\n"
     text = code(rewrite(FLAT.replace("optimizer = ", f"{part}optimizer = "), ["ddp"], **GPUS))

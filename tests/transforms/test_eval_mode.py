@@ -62,6 +62,11 @@ def test_evaluation_lacks_eval(check_transformed: Check) -> None:
     check_transformed(functions(True, False), functions(True, True))
 
 
+def test_a_network_that_is_run_by_its_method(check_transformed: Check) -> None:
+    text = FUNCTIONS.replace("model(x)", "model.forward(x)")
+    check_transformed(functions(True, False, text), functions(True, True, text))
+
+
 def test_flat_script_goes_back_to_training(check_transformed: Check) -> None:
     def code(before: str, after: str) -> str:
         return HEAD + dedent(f"""

@@ -159,6 +159,7 @@ def compile_candidates(
     forwards = [
         (call, models_in(resolver, resolver.values(call.node.func, call.module)))
         for call in (*forward_calls(resolver, nodes), *step.loop.forwards)
+        if call.network is call.node.func
     ]
     every = [model for _, models in forwards for model in models]
     networks = {network.node for network in trained}

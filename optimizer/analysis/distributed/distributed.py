@@ -274,8 +274,8 @@ class _Plan:
         self._divergence = agreed.divergence.agreeing((), summed)
         yield from agreed.edits
         if self._forward is not None:
-            network = self._forward.module.code(self._forward.node.func)
-            if self._flow is not None and self._forward.node.func in self._flow.uses:
+            network = self._forward.module.code(self._forward.network)
+            if self._flow is not None and self._forward.network in self._flow.uses:
                 network = wrapped_name(self._flow)
             yield from accumulation_edits(
                 self._resolver, step, self._forward, network, agreed.divergence, names

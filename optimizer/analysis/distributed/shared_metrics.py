@@ -16,7 +16,7 @@ from ...rewriting.edits import (
 from ..calls.reach import lexical_nodes
 from ..editing.free_names import free_name
 from ..editing.replacing import replacement
-from ..facts import DataLoader
+from ..facts import DataLoader, called_network
 from ..obstacles import Obstacle
 from ..program.syntax import Module
 from ..program.trees import walk
@@ -139,7 +139,7 @@ def evaluation_edits(
     edits: list[FileEdit] = []
     for share in shares.loops:
         networks = list(_networks(resolver, share))
-        elsewhere = {call.node.func for call in share.loop.forwards} - {*networks}
+        elsewhere = {call.network for call in share.loop.forwards} - {*networks}
         if any(same_statistics or is_wrapped(network, share) for network in elsewhere):
             why = "the network runs in a function that the evaluation calls"
             return Obstacle(share.module, elsewhere.pop(), why)
@@ -164,7 +164,7 @@ def evaluation_edits(
 def _networks(resolver: Resolver, share: EvaluationShare) -> Iterator[ast.expr]:
     for node in lexical_nodes(share.node.body):
         if isinstance(node, ast.Call) and is_forward(resolver, node, share.module):
-            yield node.func
+            yield called_network(node)
 
 
 def _statistics(

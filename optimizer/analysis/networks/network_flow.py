@@ -79,7 +79,7 @@ def network_flow(
 
 
 def _way_to(resolver: Resolver, step: StepCode, forward: CallFact) -> NetworkFlow | Obstacle:
-    expression, module = forward.node.func, forward.module
+    expression, module = forward.network, forward.module
     reached = {r.node for r in step.nodes(resolver)}
     phase = step.loop.phase
     training = {call for call, _ in phase.calls} if phase is not None else set[ast.Call]()

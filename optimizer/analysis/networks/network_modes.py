@@ -69,12 +69,12 @@ def find_mode_slips(resolver: Resolver, loops: tuple[Loop, ...]) -> tuple[ModeSl
             continue  # perhaps to estimate the statistics of batch normalization
         seen: set[str] = set()
         for forward in loop.forwards:
-            code = forward.module.code(forward.node.func)
-            models = models_in(resolver, resolver.values(forward.node.func, forward.module))
+            code = forward.module.code(forward.network)
+            models = models_in(resolver, resolver.values(forward.network, forward.module))
             if forward.module is not loop.module or code in seen or len(models) != 1:
                 continue
             seen.add(code)
-            slip = _slip(resolver, loop, forward.node.func, models[0], wanted)
+            slip = _slip(resolver, loop, forward.network, models[0], wanted)
             if slip is not None:
                 found.append(slip)
     return tuple(found)

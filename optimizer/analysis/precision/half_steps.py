@@ -25,7 +25,7 @@ from ..obstacles import Bfloat16Obstacle, Obstacle, ProbabilityLoss
 from ..optimizers.late_backwards import late_backwards
 from ..program.syntax import Module
 from ..program.trees import is_true
-from ..training.loops import forward_calls
+from ..training.loops import forward_calls, is_forward
 from ..training.loss_regions import Region, runs_forward, suspended_code, suspends_gradients
 from ..training.steps import EvaluationCode, StepCode
 from ..values.dataflow import Flow, own_nodes
@@ -132,7 +132,8 @@ def _past_the_call(resolver: Resolver, nodes: Iterable[Reached]) -> Iterator[Obs
     for node, module, _ in nodes:
         match node:
             case ast.Call(func=ast.Attribute(network, "forward")):
-                if models_in(resolver, resolver.values(network, module)):
+                followed = is_forward(resolver, node, module)
+                if not followed and models_in(resolver, resolver.values(network, module)):
                     code, called = excerpt(module, node), module.code(network)
                     why = f"`{code}` goes past the call of the network, `{called}(..)`, which alone is followed"
                     yield Obstacle(module, node, why)

@@ -44,6 +44,7 @@ _SAME_OBJECT_METHODS = frozenset(
 _CHOSEN_FROM = frozenset({"torch.optim", "torchvision.models"})
 """Libraries whose members are alike, so that any one of them, chosen by its name when the script runs, is known enough."""
 _ANY = "<any>"
+_LAYERS = ("torch.nn.", "torchvision.models.")
 
 
 def attribute_values(resolver: Resolver, node: ast.Attribute, module: Module) -> Values:
@@ -75,6 +76,8 @@ def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
         case Made(call, module, External("builtins.super")):
             around = module.enclosing_class(call)
             found = super_attribute(resolver, Class(around, module), name) if around else _NONE
+        case Made(_, _, maker) if name == "forward" and _is_layer(resolver, maker):
+            return frozenset([base])  # what the call of the network runs
         case Made(_, _, Class() as cls):
             found = class_attribute(resolver, cls, name)
         case Made(_, _, External(maker)) if maker.startswith(_PARSERS):
@@ -84,6 +87,12 @@ def _attribute_of(resolver: Resolver, base: Value, name: str) -> Values:
         case _:
             return frozenset([Attribute(base, name)])
     return resolver.or_else(found, stands_for_none=Attribute(base, name))
+
+
+def _is_layer(resolver: Resolver, maker: External | Class) -> bool:
+    """Whether ``maker`` makes modules of ``torch.nn``."""
+    names = resolver.base_names(maker) if isinstance(maker, Class) else {maker.name}
+    return any(name.startswith(_LAYERS) for name in names)
 
 
 def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:
