@@ -17,9 +17,9 @@ from ..values.resolver import Resolver
 from ..values.values import Class, Made
 from .process_names import Place, ProcessNames
 
-DATA_PARALLEL = "torch.nn.parallel.DataParallel"
-_IN_FORWARD = "torch.nn.parallel.data_parallel"
 _PACKAGE = "torch.nn.parallel."
+DATA_PARALLEL = f"{_PACKAGE}DataParallel"
+_IN_FORWARD = f"{_PACKAGE}data_parallel"
 _BY_HAND = frozenset({"replicate", "parallel_apply", "scatter", "gather"})
 _DISTRIBUTED = frozenset(
     {
@@ -78,23 +78,21 @@ def distributed_call(resolver: Resolver) -> CallFact | None:
 
 def data_parallel_calls(resolver: Resolver) -> tuple[CallFact, ...]:
     """The calls of ``nn.DataParallel``."""
-    return tuple(
-        CallFact(module, call, DATA_PARALLEL)
-        for module in resolver.project.modules
-        if "DataParallel" in module.source.text
-        for call in module.calls
-        if DATA_PARALLEL in resolver.names(call.func, module)
-    )
+    return _calls_of(resolver, DATA_PARALLEL)
 
 
 def spread_forwards(resolver: Resolver) -> tuple[CallFact, ...]:
     """The calls of ``nn.parallel.data_parallel``, by which a network spreads a part of itself in its forward pass."""
+    return _calls_of(resolver, _IN_FORWARD)
+
+
+def _calls_of(resolver: Resolver, name: str) -> tuple[CallFact, ...]:
     return tuple(
-        CallFact(module, call, _IN_FORWARD)
+        CallFact(module, call, name)
         for module in resolver.project.modules
-        if "data_parallel" in module.source.text
+        if name.removeprefix(_PACKAGE) in module.source.text
         for call in module.calls
-        if _IN_FORWARD in resolver.names(call.func, module)
+        if name in resolver.names(call.func, module)
     )
 
 
