@@ -752,6 +752,9 @@ def test_recurrent_part_that_is_handed_to_the_network(check_noop: Check, given: 
 @pytest.mark.parametrize("layer", ["nn.LSTM(8, 2)", "nn.GRU(8, 2)", "nn.Sequential(nn.RNN(8, 2))"])
 def test_recurrent_networks(check_noop: Check, layer: str) -> None:
     check_noop(script(SETUP, LOOP, layer=layer), "recurrent layers")
+    bare = SETUP.replace("Net()", layer)
+    assert bare != SETUP
+    check_noop(script(bare, LOOP), "recurrent layers")
 
 
 SECOND_LOSS = "        criterion(model(-x.cuda()), y.cuda()).backward(retain_graph=True)"

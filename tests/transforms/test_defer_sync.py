@@ -369,7 +369,10 @@ def test_lists_of_arrays(
         ("losses = []", f"losses.append({read})\nlosses.append(0.5)"),
         ("losses = 0.0", f"losses += {read}"),
     ):
-        check_noop(script(before, step, "print(losses)"), reason="is an array, and more than kept")
+        check_noop(
+            script(before, step, "print(losses)"),
+            reason="is an array, which is not only kept in a list",
+        )
     outputs = script(
         "outputs = []", "outputs.append(model(x).data.cpu().numpy())", "print(outputs)"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..calls.reach import Reached, lexical_nodes, never_runs
@@ -58,8 +58,11 @@ def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObs
     maker = network.library_name
     if maker is not None and _is_foreign(maker) and not _is_torchvision(network.node):
         yield CompileObstacle(network.module, network.node, _unseen(maker))
+    if maker is not None:
+        yield from _recurrent_layers(resolver, walk(network.node), network.module)
     for cls in layer_classes(resolver, [network]):
-        yield from _recurrent_layers(resolver, cls)
+        layers = lexical_nodes(_method_bodies(cls))
+        yield from _recurrent_layers(resolver, layers, cls.module)
         yield from _foreign_layers(resolver, cls)
     for reached in forward_code(resolver, [network]):
         message = _obstacle(resolver, reached)
@@ -67,14 +70,16 @@ def compile_obstacles(resolver: Resolver, network: Model) -> Iterator[CompileObs
             yield CompileObstacle(reached.module, reached.node, message)
 
 
-def _recurrent_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:
-    for node in lexical_nodes(_method_bodies(cls)):
+def _recurrent_layers(
+    resolver: Resolver, nodes: Iterable[ast.AST], module: Module
+) -> Iterator[CompileObstacle]:
+    for node in nodes:
         if isinstance(node, ast.Call):
-            for name in resolver.names(node.func, cls.module):
+            for name in resolver.names(node.func, module):
                 package, _, last = name.rpartition(".")
                 if package == "torch.nn" and last in _RECURRENT:
                     why = f"recurrent layers (`nn.{last}`) gain nothing from being compiled"
-                    yield CompileObstacle(cls.module, node, why)
+                    yield CompileObstacle(module, node, why)
 
 
 def _foreign_layers(resolver: Resolver, cls: Class) -> Iterator[CompileObstacle]:

@@ -83,7 +83,7 @@ def check_arrays(variable: Deferred) -> None:
     arrays = [read for read in variable.reads if read.is_array]
     if arrays and not (variable.holds_arrays and len(arrays) == len(variable.definitions)):
         code = excerpt(arrays[0].source.module, arrays[0].source.node)
-        raise Refused(arrays[0].node, f"`{code}` is an array, and more than kept")
+        raise Refused(arrays[0].node, f"`{code}` is an array, which is not only kept in a list")
 
 
 def check_kind(read: DeviceRead) -> None:
