@@ -105,22 +105,20 @@ def spread_by_hand(resolver: Resolver) -> Obstacle | None:
     """Where the script spreads a network over GPUs by other means than torch's own wrapper or function."""
     for module in resolver.project.modules:
         for call in module.calls:
-            if never_runs(resolver, call, module):
-                continue
-            code = excerpt(module, call.func)
-            names = resolver.names(call.func, module)
-            if any(n.startswith(_PACKAGE) and n.rpartition(".")[2] in _BY_HAND for n in names):
-                return Obstacle(module, call, f"`{code}` spreads the network over GPUs by hand")
-            made = [v for v in resolver.values(call.func, module) if isinstance(v, Class)]
-            if any(
-                DATA_PARALLEL in resolver.names(base, cls.module)
-                for cls in made
-                for base in cls.node.bases
-            ):
-                why = (
-                    f"`{code}`, a `DataParallel` of the script's own, spreads the network over GPUs"
-                )
-                return Obstacle(module, call, why)
+            means = _means_by_hand(resolver, call, module)
+            if means is not None and not never_runs(resolver, call, module):
+                return Obstacle(module, call, f"`{excerpt(module, call.func)}`{means}")
+    return None
+
+
+def _means_by_hand(resolver: Resolver, call: ast.Call, module: Module) -> str | None:
+    """What is told of such a ``call`` behind what it calls."""
+    names = resolver.names(call.func, module)
+    if any(n.startswith(_PACKAGE) and n.rpartition(".")[2] in _BY_HAND for n in names):
+        return " spreads the network over GPUs by hand"
+    made = (v for v in resolver.values(call.func, module) if isinstance(v, Class))
+    if any(DATA_PARALLEL in resolver.base_names(cls) for cls in made):
+        return ", a `DataParallel` of the script's own, spreads the network over GPUs"
     return None
 
 
