@@ -205,6 +205,10 @@ def layers_per_rank(original: Observations, other: Observations) -> dict[str, st
     dropping = ", ".join(dict.fromkeys(name for name, _, _ in original.dropouts))
     if dropping:
         found[dropping] = f"{dropping}: ranks drop other elements than one process does"
+    if original.noises:
+        found["noise"] = (
+            "noise drawn for each sample: each rank draws its own, which is other noise than one process's"
+        )
     if original.weighted_means:
         found["cross entropy"] = (
             "cross entropy with weighted or ignored targets: each rank divides by what its share of the targets "

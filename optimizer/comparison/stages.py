@@ -233,10 +233,11 @@ def _judge_aligned(
     conduct = judge_conduct(first, repeats, as_it_runs)
     if lost := _lost_loss(first, as_it_runs, f"where {told} see a rank's share of the batch"):
         return Equivalence(failed_by(conduct, lost))
-    aligned = _Aligned(observe, original_too=bool(first.dropouts))
-    if first.dropouts:
+    draws = bool(first.dropouts or first.noises)
+    aligned = _Aligned(observe, original_too=draws)
+    if draws:
         first, *repeats = (
-            aligned(f"original without dropout{again}", original=True) for again in ("", ", again")
+            aligned(f"original, layers aligned{again}", original=True) for again in ("", ", again")
         )
     rewritten = aligned("rewritten, layers aligned", original=False)
     if rewritten.status not in ENDED_WELL:

@@ -196,6 +196,8 @@ class Observations:
     """The calls of it in the models' first training calls, in their order: the probability, and the shape of what it was dropped from."""
     weighted_means: bool = False
     """Whether a cross entropy weighed or ignored targets in training; of runs that watch it."""
+    noises: int = 0
+    """How often random numbers were drawn for each sample of the batch read last; of runs that watch it."""
     ranks: tuple[Observations, ...] = ()
     """Each rank's own, of a run of several processes; this is then what they did together (see :mod:`.ranks`)."""
     left_out: frozenset[str] = frozenset()

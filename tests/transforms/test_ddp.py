@@ -432,10 +432,9 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         ("cross_entropy(model(x), y)", "kl_div(model(x), y)", "not known to be a mean"),
         ("cross_entropy(model(x), y)", "cross_entropy(model(x), y) ** 2", "not known to be a mean"),
         ("model(x), y)", "model(x) @ model(x).t(), y)", "may compare the samples"),
-        ("model(x), y)", "model(x) + model(x), y)", "runs in 2 places of the step"),
         (
             "        loss.backward()",
-            "        loss.backward(retain_graph=True)",
+            "        loss.backward(torch.ones(()))",
             "arguments of its own",
         ),
         (MODEL, MODEL + "model.cuda(1)\n", "every process would use the GPU `1`"),

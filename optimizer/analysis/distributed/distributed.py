@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression
-from ..facts import CallFact, DataLoader, Fact
+from ..facts import DataLoader, Fact
 from ..loading.data_preparation import Preparation, prepared_by
 from ..loading.process_cores import shared_core_edits
-from ..networks.network_flow import NetworkFlow, network_flow
 from ..obstacles import Obstacle
 from ..program.statements import only_one_runs
 from ..script import TrainingScript
@@ -19,23 +18,14 @@ from ..syncs.telling import Telling
 from ..training.epoch_loops import EpochLoop, epoch_loop
 from ..training.mean_losses import batch_norms, weighs_samples
 from ..training.permutations import orders_batch
-from ..training.reductions import Reduction
+from ..training.reductions import Reduced, Reduction
 from ..training.setup_place import Block, training_blocks
-from ..training.steps import StepCode
+from ..training.steps import Backward, StepCode
 from ..training.synchronization import accumulation_edits
 from .checkpoint_reads import checkpoint_edits
 from .common_decisions import agree_on_decisions
 from .common_seeds import find_common_seeds
 from .data_barriers import barrier_edits, preparations_of
-from .data_parallel import (
-    calls_around,
-    data_parallel_calls,
-    data_parallel_use,
-    part_edit,
-    spread_forwards,
-    wraps_in_either_branch,
-    wraps_part,
-)
 from .distributed_obstacles import (
     loss_reduction,
     script_obstacle,
@@ -43,10 +33,10 @@ from .distributed_obstacles import (
     unscaled,
 )
 from .divergence import Divergence
-from .evaluation_shares import EvaluationShare, EvaluationShares, find_evaluation_shares
+from .evaluation_shares import EvaluationShares, find_evaluation_shares
 from .log_files import log_edits
 from .meeting_place import MeetingPlace, meeting_place, process_group_edit
-from .network_wrapping import Wrapping, wrap_beside, wrap_instead, wrapped_name
+from .network_distribution import DistributedNetworks, distribute_networks
 from .process_gpus import gpu_edits, gpu_notes
 from .process_names import Place, ProcessNames, taken_name
 from .process_sums import find_common_sums
@@ -62,8 +52,6 @@ from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .told_figures import ToldFigures, find_told_figures
-from .trained_network import part_left_out, trained_network
-from .wrapper_tests import wrapper_test_edits
 
 _Found = TypeVar("_Found")
 
@@ -109,8 +97,6 @@ class _Plan:
         self._sync_batchnorm = sync_batchnorm
         self._seeds = find_common_seeds(script)
         self._notes: list[str] = []
-        self._flow: NetworkFlow | None = None
-        self._forward: CallFact | None = None
         self._divergence: Divergence | None = None
         self._exchanges: set[ast.AST] = set()
 
@@ -125,13 +111,16 @@ class _Plan:
         drawn = {call for call, _ in self._seeds.drawn}
         prepared = _possible(preparations_of(script, blocks, drawn))
         meeting = self._meeting_place(blocks, loaders, prepared)
-        network, metrics = [*self._network()], [*self._metrics()]
+        networks = _possible(
+            distribute_networks(script, step, self._names, sync_batchnorm=self._sync_batchnorm)
+        )
+        metrics = [*self._metrics(networks)]
         prepared = _possible(preparations_of(script, blocks, drawn | self._exchanges))
         shuffles = any(loader.shuffles for loader in loaders)
         epochs = [*self._epochs(loaders)] if shuffles else []
         # What is put before one statement comes in this order: a dataset that is made ahead of its loader waits, too.
         data = [edit for loader in loaders for edit in loader.edits]
-        edits = [*network, *barrier_edits(prepared, self._names), *data, *metrics, *epochs]
+        edits = [*networks.edits, *barrier_edits(prepared, self._names), *data, *metrics, *epochs]
         waits_long = bool(prepared)
         edits.insert(0, process_group_edit(meeting, self._names, waits_long=waits_long))
         alone = {node for each in prepared for node in (*each.functions, *prepared_by(each))}
@@ -177,40 +166,6 @@ class _Plan:
 
     # Network and data
 
-    def _network(self) -> Iterator[FileEdit]:
-        script, resolver, step = self._script, self._resolver, self._step
-        optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
-        trained = trained_network(script, optimizers, step.loop)
-        if trained is None:
-            self._refuse(optimizers[0], "what the optimizer trains is not seen to be one network")
-        forwards = trained.forwards
-        if not forwards or not only_one_runs(forwards):
-            why = f"the network runs in {len(forwards) or 'no'} places of the step, not in one"
-            self._refuse(forwards[1] if len(forwards) > 1 else step.backwards[0], why)
-        self._forward = forwards[0]
-        unused = part_left_out(script, trained)
-        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None)
-        calls = data_parallel_calls(resolver)
-        around = calls_around(resolver, calls, forwards)
-        parts = [call for call in calls if wraps_part(resolver, call) or call not in around]
-        yield from (part_edit(call, self._names) for call in [*parts, *spread_forwards(resolver)])
-        whole = [call for call in calls if call not in parts]
-        wrapped = [_possible(data_parallel_use(resolver, call)) for call in whole]
-        if len(wrapped) > 1:
-            if not wraps_in_either_branch(wrapped):
-                self._refuse(wrapped[1], "`DataParallel` is used more than once")
-            wrapped = [replace(use, condition=None) for use in wrapped]
-        yield from wrapper_test_edits(resolver, wrapped, self._names)
-        replacing: dict[FileEdit, None] = {}  # what stands above the training is there once
-        for use in wrapped:
-            replaced = _possible(wrap_instead(script, use, wrapping, in_place=len(wrapped) > 1))
-            replacing.update(dict.fromkeys(replaced))
-        if wrapped:
-            yield from replacing
-            return
-        self._flow = _possible(network_flow(resolver, step, forwards))
-        yield from _possible(wrap_beside(script, self._flow, wrapping))
-
     def _loaders(self) -> list[ShardedLoader]:
         """The DataLoader of the training; several where a test chooses one of them."""
         loaders = self._step.loop.trained
@@ -222,30 +177,32 @@ class _Plan:
 
     def _sharded(self, loader: DataLoader) -> ShardedLoader:
         sharded = shard_loader(
-            self._script, loader, self._step.loop, self._names, self._gpus, self._seeds
+            self._script, loader, self._step, self._names, self._gpus, self._seeds
         )
         if not isinstance(sharded, ShardedLoader):
             raise _NotPossibleError(sharded)
         return sharded
 
-    def _metrics(self) -> Iterator[FileEdit]:
+    def _metrics(self, networks: DistributedNetworks) -> Iterator[FileEdit]:
         """What is measured in shares, put together; what is decided by it, decided by all alike."""
         script, step, names = self._script, self._step, self._names
         sums = find_common_sums(self._resolver, step.loop, script.loaders)
         summed = [(a.loop.node, a.name) for a in sums if a.share is not None]
         yield from training_sum_edits(sums, names)
-        if loss_reduction(self._resolver, step) is Reduction.SUM:
-            loss = unscaled(self._resolver, step.backwards[0].loss, step.module)
+        sums_up = [b for b in step.backwards if self._reduction(b) is Reduction.SUM]
+        for backward in sums_up:
+            loss = unscaled(self._resolver, backward.loss, step.module)
             code = f"{step.module.code(loss)} * {names.name(Place.WORLD_SIZE, step.module)}"
             span = step.module.span(loss)
             yield FileEdit(step.module.path, ReplaceExpression(span, code))
+        if sums_up:
             self._notes.append(
                 "the loss is a sum: times the number of processes, of which the mean is taken"
             )
         shares = find_evaluation_shares(script)
         statistics = batch_norms(self._resolver) and not self._sync_batchnorm
         edits = evaluation_edits(
-            self._resolver, shares, names, self._is_wrapped, same_statistics=statistics
+            self._resolver, shares, names, networks.is_wrapped, same_statistics=statistics
         )
         if isinstance(edits, Obstacle):
             shares, edits = EvaluationShares((), (), (edits,)), ()
@@ -273,21 +230,18 @@ class _Plan:
         self._exchanges |= agreed.places
         self._divergence = agreed.divergence.agreeing((), summed)
         yield from agreed.edits
-        if self._forward is not None:
-            network = self._forward.module.code(self._forward.network)
-            if self._flow is not None and self._forward.network in self._flow.uses:
-                network = wrapped_name(self._flow)
+        if networks.forward is not None:
             yield from accumulation_edits(
-                self._resolver, step, self._forward, network, agreed.divergence, names
+                self._resolver,
+                step,
+                networks.forward,
+                networks.called_at(networks.forward),
+                agreed.divergence,
+                names,
             )
 
-    def _is_wrapped(self, network: ast.expr, share: EvaluationShare) -> bool:
-        """Whether ``network`` in ``share`` is called with the DistributedDataParallel around it."""
-        if self._flow is None:
-            return bool(data_parallel_calls(self._resolver))
-        names = {hop.parameter for hop in self._flow.hops if hop.function is share.loop.function}
-        inside = share.node in share.module.ancestors(network)
-        return bool(names) and not (inside and getattr(network, "id", None) not in names)
+    def _reduction(self, backward: Backward) -> Reduced:
+        return loss_reduction(self._resolver, self._step, backward)
 
     def _epochs(self, loaders: list[ShardedLoader]) -> Iterator[FileEdit]:
         epochs = epoch_loop(self._resolver, self._step.loop)
@@ -349,7 +303,7 @@ class _Plan:
             self._notes.append(
                 "samples are mixed with others of the same process's part of a batch"
             )
-        is_weighted = loss_reduction(self._resolver, self._step) is Reduction.WEIGHTED
+        is_weighted = any(self._reduction(b) is Reduction.WEIGHTED for b in self._step.backwards)
         if is_weighted or weighs_samples(self._resolver, self._script.modules):
             self._notes.append(
                 "the loss is a mean that weighs samples, taken in each process by itself"

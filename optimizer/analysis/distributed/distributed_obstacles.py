@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Iterator
 
-from ..calls.reach import Reached, lexical_nodes, never_runs, reached_nodes
-from ..facts import Fact, Loop, LoopKind, Optimizer, not_one
+from ..calls.reach import Reached, lexical_nodes, reached_nodes
+from ..facts import Fact, Loop, LoopKind, not_one
 from ..loading.datasets import DatasetKind, find_datasets
 from ..networks.forward_losses import returns_mean
 from ..networks.models import may_be_lbfgs
 from ..obstacles import Obstacle
 from ..precision.precision import find_frameworks
-from ..program.statements import are_alternatives
-from ..program.syntax import FunctionNode, Module
+from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
 from ..training.loops import backward_calls
@@ -24,7 +22,7 @@ from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
 from ..training.permutations import orders_batch
 from ..training.reductions import Reduced, Reduction
 from ..training.setup_place import training_blocks
-from ..training.steps import StepCode
+from ..training.steps import Backward, StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
 from ..values.values import External, Made
@@ -68,10 +66,6 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
     if by_hand is not None:
         return by_hand
     optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
-    pair = _another(resolver, optimizers)
-    if pair is not None:
-        why = "several optimizers take turns: which network waits for which gradients is not proven"
-        return Obstacle(pair[1].module, pair[1].node, why)
     if not optimizers:
         return Obstacle(step.module, step.backwards[0].node, "no optimizer is seen")
     for optimizer in optimizers:
@@ -84,7 +78,8 @@ def script_obstacle(script: TrainingScript, step: StepCode, seeds: CommonSeeds) 
         for call in backward_calls(every)
         if not resolver.callees(call.node, call.module) and script.may_run(call.node, call.module)
     ]
-    if len(backwards) > 1:
+    in_step = {backward.node for backward in step.backwards}
+    if len(backwards) > 1 and (step.callers or not in_step.issuperset(b.node for b in backwards)):
         why = not_one(backwards, "backward pass", "backward passes")
         return Obstacle(backwards[1].module, backwards[1].node, why)
     return (
@@ -109,54 +104,12 @@ def _converted(script: TrainingScript) -> Fact | None:
     return None
 
 
-def _another(
-    resolver: Resolver, optimizers: Iterable[Optimizer]
-) -> tuple[Optimizer, Optimizer] | None:
-    """Two optimizers that may train beside each other.
-
-    Not one that takes the place of the other, nor where one is left over or the script chooses one of both.
-    """
-    live = [each for each in optimizers if not never_runs(resolver, each.node, each.module)]
-    for one, other in combinations(live, 2):
-        is_made_anew = (target := _target(one)) is not None and target == _target(other)
-        if is_made_anew:
-            continue
-        if one.module is not other.module or not (
-            are_alternatives(one.node, other.node, one.module)
-            or _is_chosen_from(one.node, other.node, one.module)
-        ):
-            return one, other
-    return None
-
-
-def _target(optimizer: Optimizer) -> tuple[Module, FunctionNode | None, str] | None:
-    """The variable or attribute that alone is assigned ``optimizer``, and where it is."""
-    match optimizer.module.statement(optimizer.node):
-        case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
-            if value is optimizer.node:
-                function = optimizer.module.function(optimizer.node)
-                return optimizer.module, function, ast.unparse(target)
-        case _:
-            pass
-    return None
-
-
-def _is_chosen_from(one: ast.Call, other: ast.Call, module: Module) -> bool:
-    """Whether one of both is taken by its key: ``{"adam": Adam(..), "sgd": SGD(..)}[name]``."""
-    display = module.parents[one]
-    return (
-        isinstance(display, ast.Dict)
-        and display is module.parents[other]
-        and isinstance(module.parents[display], ast.Subscript)
-    )
-
-
 def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     """What in the training step is another thing when every process has only a part of the batch."""
     resolver, module = script.resolver, step.module
-    backward = step.backwards[0]
-    if backward.node.args or backward.node.keywords:
-        return Obstacle(module, backward.node, "the backward pass has arguments of its own")
+    for backward in step.backwards:
+        if backward.node.args or any(k.arg != "retain_graph" for k in backward.node.keywords):
+            return Obstacle(module, backward.node, "the backward pass has arguments of its own")
     reached = list(step.nodes(resolver))
     mixing = compares_samples(
         [
@@ -182,29 +135,35 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     thawed = _thaws(script)
     if thawed is not None:
         return thawed
-    loss = unscaled(resolver, backward.loss, module)
-    found = not_a_mean(resolver, loss, module, AnyTargets())
-    if found is not None and returns_mean(resolver, loss, module):
-        found = None
-    if found is not None and loss_reduction(resolver, step) in _ADD_UP:
-        found = None
-    return found or sets_reduction(resolver)
+    for backward in step.backwards:
+        loss = unscaled(resolver, backward.loss, module)
+        reduction = loss_reduction(resolver, step, backward)
+        if reduction is Reduction.MIXED:
+            why = "the loss hangs on a mean or a sum over the samples of a batch, of which every process would have only a part"
+            return Obstacle(module, backward.loss, why)
+        found = not_a_mean(resolver, loss, module, AnyTargets())
+        if found is not None and returns_mean(resolver, loss, module):
+            found = None
+        if found is not None and reduction not in _ADD_UP:
+            return found
+    return sets_reduction(resolver)
 
 
 def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
-    """What runs for the loss to be computed; not what only measures, such as an accuracy."""
-    backward = step.backwards[0]
+    """What runs for the losses to be computed; not what only measures, such as an accuracy."""
     flow = Flow(step.module, tuple(step.node.body))
-    behind = flow.statements_behind(backward.loss, backward.statement)
-    for statement in sorted({*behind, backward.statement}, key=lambda s: s.lineno):
+    behind = {backward.statement for backward in step.backwards}
+    for backward in step.backwards:
+        behind |= flow.statements_behind(backward.loss, backward.statement)
+    for statement in sorted(behind, key=lambda s: s.lineno):
         yield from reached_nodes(resolver, own_nodes(statement), step.module)
     for region in step.regions if step.callers else ():
         yield from reached_nodes(resolver, region.statements, region.module)
 
 
-def loss_reduction(resolver: Resolver, step: StepCode) -> Reduced:
-    """How the loss of the step is reduced from the samples of its batch."""
-    loss = _without_scaler(resolver, step.backwards[0].loss, step.module)
+def loss_reduction(resolver: Resolver, step: StepCode, backward: Backward) -> Reduced:
+    """How the loss of ``backward``, in ``step``, is reduced from the samples of its batch."""
+    loss = _without_scaler(resolver, backward.loss, step.module)
     return LossReductions(resolver, step.node).of(loss, step.module)
 
 

@@ -29,7 +29,7 @@ _SAME_ANYWAY = frozenset(
     {"builtins.len", "builtins.isinstance", "builtins.hasattr", "builtins.type"}
 )
 _SAME_METHODS = frozenset({"dim", "is_floating_point", "parameters", "state_dict", "keys"})
-_SHAPE = frozenset({"dtype", "device", "ndim", "is_cuda"})
+_SHAPE = frozenset("dtype device ndim layout is_cuda is_cpu is_xpu is_mps is_meta".split())
 _MUTATORS = frozenset({"append", "extend", "add", "insert", "setdefault", "appendleft"})
 
 

@@ -11,7 +11,7 @@ from ...rewriting.edits import FileEdit, InsertBefore, SetArgument
 from ..editing.free_names import free_name
 from ..editing.references import quoted
 from ..editing.replacing import replacement
-from ..facts import Argument, DataLoader, Fact, Loop
+from ..facts import Argument, DataLoader, Fact
 from ..loading.datasets import find_datasets, is_iterable
 from ..loading.last_batches import only_trains
 from ..loading.loaders import DATALOADER, PARAMETERS
@@ -20,6 +20,8 @@ from ..program.module_names import name_reads
 from ..program.syntax import Module, first_name
 from ..script import TrainingScript
 from ..training.batch_division import counted_on, known_number, other_use
+from ..training.shown_tensors import ShownTensors
+from ..training.steps import StepCode
 from ..values.resolver import Resolver
 from ..values.values import Literal
 from .asked_sizes import asked_size_edits, asked_size_obstacle
@@ -45,14 +47,14 @@ class ShardedLoader(Fact):
 def shard_loader(
     script: TrainingScript,
     loader: DataLoader,
-    loop: Loop,
+    step: StepCode,
     names: ProcessNames,
     processes: int | None,
     seeds: CommonSeeds,
 ) -> ShardedLoader | Fact:
-    """``loader`` with a DistributedSampler, or what forbids that. It is seeded as the script is, if by one of ``seeds``."""
+    """``loader``, of which ``step`` gets its batches, with a DistributedSampler, or what forbids that. It is seeded as the script is, if by one of ``seeds``."""
     resolver = script.resolver
-    obstacle = _obstacle(script, loader, loop, processes or 1)
+    obstacle = _obstacle(script, loader, step, processes or 1)
     if obstacle is not None:
         return obstacle
     module, statement = loader.module, loader.module.statement(loader.node)
@@ -173,7 +175,7 @@ def _changed_arguments(loader: DataLoader, changed: Mapping[str, str]) -> Iterat
 
 
 def _obstacle(
-    script: TrainingScript, loader: DataLoader, loop: Loop, processes: int
+    script: TrainingScript, loader: DataLoader, step: StepCode, processes: int
 ) -> Fact | None:
     resolver, module = script.resolver, loader.module
     why = _not_shared(resolver, loader) or only_trains(
@@ -188,16 +190,17 @@ def _obstacle(
     values = resolver.values(size.value, size.module)
     number = known_number(values)
     written = [v.value for v in values if isinstance(v, Literal)]
+    shown = ShownTensors(resolver, step)
     if number is not None and number in written and number % processes:
         why = f"a batch of {number} samples does not divide into {processes} equal parts"
         return Obstacle(module, loader.node, why)
     if number is not None and number > 1:  # a 1 in the step says nothing about the batch
-        counted = counted_on(resolver, number, loop)
+        counted = counted_on(resolver, number, step.loop, shown)
         if counted is not None:
             return counted
     if isinstance(size.value, ast.Constant):
         return None
-    return other_use(resolver, values, script.loaders)
+    return other_use(resolver, values, script.loaders, shown)
 
 
 def _not_shared(resolver: Resolver, loader: DataLoader) -> str | None:

@@ -1,9 +1,9 @@
-"""Which network a training step trains, and where the step runs it, as one call of ``DistributedDataParallel`` has to."""
+"""Which networks a training step trains, and where the step runs each, as a call of ``DistributedDataParallel`` has to."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..autograd.grad_modes import suspended_around
@@ -20,7 +20,7 @@ from ..values.resolver import Resolver
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """The one network of the optimizers: ``made`` by one of these calls, and run with gradients in ``forwards``.
+    """A network that optimizers train: ``made`` by one of these calls, and run with gradients in ``forwards``.
 
     ``in_parts``: the optimizers are given parts of it.
     """
@@ -30,25 +30,41 @@ class TrainedNetwork:
     in_parts: bool
 
 
-def trained_network(
+def trained_networks(
     script: TrainingScript, optimizers: Sequence[Optimizer], loop: Loop
-) -> TrainedNetwork | None:
-    """The network that all ``optimizers`` train, the whole of it or parts; None where that is not one.
+) -> tuple[TrainedNetwork, ...]:
+    """The networks that ``optimizers`` train, each the whole of it or parts; none where that is not seen.
 
     Where they are given one part alone, it is that part if the step calls it by itself, else the whole that it is a part of.
     """
-    found: TrainedNetwork | None = None
+    found: tuple[TrainedNetwork, ...] = ()
     for networks_of in (trained_in_each, trained_wholes):
         each = [networks_of(script.resolver, optimizer) for optimizer in optimizers]
-        networks = {network for trained in each for network in trained}
-        if not all(each) or len(networks) != 1 or not all(networks):
+        made = dict.fromkeys(network for trained in each for network in trained)
+        if not all(each) or not all(made) or not _are_disjoint(made):
             continue
-        made = networks.pop()
-        forwards = tuple(_forwards(script, made, loop))
-        found = TrainedNetwork(made, forwards, in_parts=networks_of is trained_wholes)
-        if found.forwards:
-            return found
+        in_parts = networks_of is trained_wholes
+        found = tuple(
+            TrainedNetwork(calls, tuple(_forwards(script, calls, loop)), in_parts) for calls in made
+        )
+        if all(network.forwards for network in found) and _are_disjoint(
+            [call.node for call in network.forwards] for network in found
+        ):
+            break
     return found
+
+
+def shared_network(
+    resolver: Resolver, one: Optimizer, other: Optimizer
+) -> frozenset[ast.Call] | None:
+    """A network of which both optimizers train parts or all: the calls that may have made it."""
+    networks = set(trained_wholes(resolver, one))
+    return next((n for n in trained_wholes(resolver, other) if n in networks), None)
+
+
+def _are_disjoint(groups: Iterable[Collection[ast.Call]]) -> bool:
+    every = [call for group in groups for call in group]
+    return len(every) == len({*every})
 
 
 def _forwards(script: TrainingScript, made: frozenset[ast.Call], loop: Loop) -> list[CallFact]:

@@ -10,6 +10,7 @@ from ..obstacles import Obstacle
 from ..program.syntax import Module
 from ..program.trees import walk
 from ..values.resolver import Resolver
+from ..values.unpacking import unpacked_element
 from ..values.values import Class
 from .models import is_module_value
 
@@ -44,9 +45,10 @@ def _left_out(resolver: Resolver, cls: Class, module: Module, named: set[str]) -
         if owner is not cls.node or name in named:
             continue
         for value, path in assigned:
-            if path or not isinstance(value, ast.Call):
+            layer = unpacked_element(value, path)
+            if not isinstance(layer, ast.Call) or (path and layer is value):
                 continue
-            made = resolver.values(value, module)
+            made = resolver.values(layer, module)
             if made and all(is_module_value(resolver, v) for v in made):
-                return Obstacle(module, value, f"`self.{name}` is never used")
+                return Obstacle(module, layer, f"`self.{name}` is never used")
     return None

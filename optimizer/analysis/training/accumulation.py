@@ -26,7 +26,9 @@ from ..values.values import External, Made
 from .batch_division import BatchDivision, divide_batches
 from .batch_targets import BatchTargets
 from .loops import WRAPPING_ITERATORS, backward_calls
+from .loss_reductions import LossReductions
 from .mean_losses import compares_samples, keeps_state, not_a_mean, sets_reduction
+from .reductions import Reduction
 from .steps import Backward, StepCode, Update
 
 _PROGRESS_BARS = frozenset(n for n in WRAPPING_ITERATORS if n.startswith(("tqdm.", "rich.")))
@@ -84,6 +86,9 @@ class _Plan:
         applied = self._applied(loop, clearing)
         self._check_body(loop, applied)
         targets = BatchTargets(self._resolver, loop, self._module)
+        if LossReductions(self._resolver, loop).of(self._loss, self._module) is Reduction.MIXED:
+            why = "the loss hangs on a mean or a sum over the samples of a batch, which would be that of a smaller one"
+            self._refuse(backward.node, why)
         self._refuse_if(not_a_mean(self._resolver, self._loss, self._module, targets))
         self._refuse_if(sets_reduction(self._resolver))
         counter = batch_index(self._resolver, loop, self._module)

@@ -21,6 +21,7 @@ from ..program.module_names import name_reads
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from ..values.values import Unknown, Value, whole_number
+from .shown_tensors import ShownTensors
 
 _FACTORIES = frozenset(
     f"torch.{name}" for name in ("zeros", "ones", "randn", "rand", "empty", "full", "eye")
@@ -113,8 +114,10 @@ def known_number(values: Iterable[Value]) -> int | None:
     return number if number is not None and number >= 1 else None
 
 
-def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
-    """Where the step, or a tensor made beforehand, has ``number`` written in it."""
+def counted_on(
+    resolver: Resolver, number: int, loop: Loop, shown: ShownTensors | None = None
+) -> Fact | None:
+    """Where the step, or a tensor made beforehand, has ``number`` written in it; ``shown`` are tensors that do not count."""
     for reached in reached_nodes(resolver, loop.node.body, loop.module, into_forward=True):
         node = reached.node
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value == number:
@@ -134,6 +137,13 @@ def counted_on(resolver: Resolver, number: int, loop: Loop) -> Fact | None:
                 first = first.elts[0]
             is_number = isinstance(first, ast.Constant) and first.value == number
             makes = is_number and resolver.names(call.func, module) & _FACTORIES
+            if (
+                makes
+                and shown is not None
+                and first is not None
+                and shown.is_made_of(first, module)
+            ):
+                continue
             if makes and not never_runs(resolver, call, module):
                 why = f"`{number}` in the shape of a tensor may be the batch size"
                 return Obstacle(module, call, why)
@@ -187,9 +197,15 @@ def _is_exponent(number: ast.Constant, parent: ast.AST) -> bool:
 
 
 def other_use(
-    resolver: Resolver, values: frozenset[Value], loaders: tuple[DataLoader, ...]
+    resolver: Resolver,
+    values: frozenset[Value],
+    loaders: tuple[DataLoader, ...],
+    shown: ShownTensors | None = None,
 ) -> Fact | None:
-    """Where the variable or option that holds the batch size is used for more than loaders, messages and what is worked out of it."""
+    """Where the variable or option that holds the batch size is used for more than loaders, messages and what is worked out of it.
+
+    ``shown`` are tensors that do not count.
+    """
     known = frozenset(value for value in values if not isinstance(value, Unknown))
     uses = SizeUses(resolver)
     calls: set[ast.AST] = {loader.node for loader in loaders}
@@ -202,6 +218,7 @@ def other_use(
                 continue
             harmless = _is_harmless(resolver, node, module, calls)
             counted = harmless or uses.only_works_out(node, module)
+            counted = counted or (shown is not None and shown.is_made_of(node, module))
             if not counted and not never_runs(resolver, node, module):
                 why = f"`{module.code(node)}` has other uses than the DataLoader's batch size"
                 return Obstacle(module, module.statement(node), why)

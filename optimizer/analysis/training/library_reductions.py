@@ -109,8 +109,8 @@ class LibraryReductions:
         self, told: Sequence[tuple[ast.Call, Module]], kinds: Sequence[Reduced]
     ) -> Reduced:
         """A loss of PyTorch, which may be any of those that the calls ``told`` make or compute."""
-        if REDUCED & set(kinds):
-            return None
+        if {*REDUCED, Reduction.WHOLE, Reduction.MIXED} & set(kinds):
+            return Reduction.MIXED
         found: set[Reduced] = set()
         for call, module in told:
             reduction = call_argument(call, "reduction")

@@ -298,7 +298,11 @@ class LossReductions:
             found = added(kinds)
             if self._is_gathered(call, module):
                 found = gathered(found) or Reduction.RESULT
-            return found if found is not None else self._of_network(call, module)
+            if found not in {None, Reduction.MIXED, Reduction.WHOLE}:
+                return found
+            # A network may mix its samples, as BatchNorm does.
+            network = self._of_network(call, module)
+            return network if network is not None else found
         if self._networks.is_call(call, module):
             return Reduction.RESULT
         if isinstance(call.func, ast.Attribute):

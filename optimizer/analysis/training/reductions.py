@@ -38,6 +38,10 @@ class Reduction(Enum):
     """A mean in which the samples weigh differently: a sum by the sum of weights."""
     REPLICAS = "replicas"
     """A mean over the samples that a network has computed itself: under ``DataParallel`` one for each replica, in a vector."""
+    WHOLE = "whole"
+    """One number of all that a network returns, in which it may have reduced the samples itself."""
+    MIXED = "mixed"
+    """What a function that is not linear makes of a sum or a mean: another number for each part of a batch."""
 
 
 Reduced: TypeAlias = Reduction | None
@@ -50,11 +54,15 @@ _MEANS = frozenset({Reduction.MEAN, Reduction.WEIGHTED})
 _AMOUNTS = frozenset({Reduction.COUNT, Reduction.WEIGHT})
 _SUMS = _AMOUNTS | {Reduction.SUM}
 REDUCED = _SUMS | _MEANS | {Reduction.REPLICAS}
+_MIX = _MEANS | {Reduction.SUM, Reduction.REPLICAS, Reduction.WHOLE, Reduction.MIXED}
+"""What any other function than a sum makes something mixed of."""
 
 
 def elementwise(parts: Iterable[Reduced]) -> Reduced:
     """What a function of single elements makes of ``parts``."""
     kinds = set(parts)
+    if Reduction.MIXED in kinds or (kinds & _MIX and None not in kinds):
+        return Reduction.MIXED
     if not kinds <= _ELEMENTWISE:
         return None
     if kinds & EACH:
@@ -71,6 +79,8 @@ def _added(one: Reduced, other: Reduced) -> Reduced:
     kinds = {one, other}
     if len(kinds) == 1:
         return one
+    if Reduction.MIXED in kinds:
+        return Reduction.MIXED
     if None in kinds:
         return None
     if Reduction.FIXED in kinds:
@@ -84,7 +94,7 @@ def _added(one: Reduced, other: Reduced) -> Reduced:
         return Reduction.WEIGHTED
     if kinds <= _SUMS:
         return Reduction.SUM if Reduction.SUM in kinds else Reduction.WEIGHT
-    return elementwise(kinds)
+    return elementwise(kinds) if kinds & EACH else None
 
 
 def product(one: Reduced, other: Reduced) -> Reduced:
@@ -92,7 +102,7 @@ def product(one: Reduced, other: Reduced) -> Reduced:
     kinds = {one, other}
     if Reduction.FIXED in kinds:
         kind = other if one is Reduction.FIXED else one
-        return kind if kind in REDUCED else elementwise(kinds)
+        return kind if kind in REDUCED | {Reduction.WHOLE} else elementwise(kinds)
     if kinds == {Reduction.MEAN, Reduction.COUNT}:
         return Reduction.SUM
     return elementwise(kinds)
@@ -128,7 +138,7 @@ def whole_mean(value: Reduced) -> Reduced:
     """What the mean over all of ``value`` is."""
     if value in {Reduction.GIVEN, Reduction.SAMPLES, Reduction.REPLICAS}:
         return Reduction.MEAN
-    return value if value in _MEANS | {Reduction.FIXED} else None
+    return _whole(value)
 
 
 def whole_sum(value: Reduced) -> Reduced:
@@ -137,7 +147,18 @@ def whole_sum(value: Reduced) -> Reduced:
         return Reduction.WEIGHT
     if value is Reduction.SAMPLES:
         return Reduction.SUM
-    return value if value in _MEANS | {Reduction.FIXED} else None
+    return _whole(value)
+
+
+def whole_number(value: Reduced) -> Reduced:
+    """What any other number of all of ``value`` is: its largest, its deviation."""
+    return Reduction.WHOLE if value is Reduction.SAMPLES else _whole(value)
+
+
+def _whole(value: Reduced) -> Reduced:
+    if value is Reduction.RESULT:
+        return Reduction.WHOLE
+    return value if value in _MEANS | {Reduction.FIXED, Reduction.WHOLE, Reduction.MIXED} else None
 
 
 def gathered(value: Reduced) -> Reduced:

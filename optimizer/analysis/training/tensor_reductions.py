@@ -5,7 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .reductions import EACH, Reduced, Reduction, elementwise, operation, whole_mean, whole_sum
+from .reductions import (
+    EACH,
+    REDUCED,
+    Reduced,
+    Reduction,
+    elementwise,
+    operation,
+    whole_mean,
+    whole_number,
+    whole_sum,
+)
 
 _ELEMENTWISE = frozenset(
     "exp log log2 log10 log1p expm1 abs sqrt rsqrt square pow neg sigmoid tanh relu softplus logsigmoid sign clamp "
@@ -33,6 +43,7 @@ _FROM_THE_END = frozenset(
 _BESIDE_SAMPLES = frozenset({"normalize", "cosine_similarity"})
 """Those that take the dimension behind that of the samples unless they are told another one."""
 _DIMENSION_SECOND = frozenset({"cat", "stack", "chunk", "split", "topk", "norm"})
+_NUMBERS = frozenset("norm std var max min prod logsumexp".split())
 _WHOLE = {"mean": whole_mean, "sum": whole_sum}
 _OPERATORS = {"add": ast.Add(), "sub": ast.Sub(), "mul": ast.Mult(), "div": ast.Div()}
 
@@ -55,7 +66,7 @@ def tensor_reduction(
     if function in _SAME or (function in _BOUNDS and tensor is Reduction.WEIGHT):
         return tensor
     if function in _SAME_ROWS:
-        return elementwise([tensor])
+        return tensor if tensor in REDUCED else elementwise([tensor])
     every = [tensor, *kinds, *(k for word, k in keywords if word.arg not in {"dim", "dtype"})]
     if set(every) <= {Reduction.FIXED}:
         return Reduction.FIXED
@@ -81,14 +92,16 @@ def _along(
     others = [k for k, a in zip(kinds, arguments, strict=True) if a not in told]
     if not told or (told[0] in arguments and function in {"max", "min"} and _is_tensor(told[0])):
         pairs = function in {"max", "min"} and len(arguments) == 1
-        beside = pairs or function in _BESIDE_SAMPLES
-        return elementwise([tensor, *kinds]) if beside else None
+        if pairs or function in _BESIDE_SAMPLES:
+            return elementwise([tensor, *kinds])
+        is_number = function in _NUMBERS and not arguments and not keywords
+        return whole_number(tensor) if is_number else None
     numbers = dimensions(told[0])
     if numbers and all(n >= 1 or (n < 0 and function in _FROM_THE_END) for n in numbers):
         return elementwise([tensor, *others])
     if numbers == [0] and function in _WHOLE:
         return _WHOLE[function](tensor)
-    return None
+    return whole_number(tensor) if numbers == [0] and function in _NUMBERS else None
 
 
 def _is_tensor(argument: ast.expr) -> bool:

@@ -51,7 +51,13 @@ class Flow:
 
     def sources(self, expression: ast.AST, at: ast.stmt) -> Iterator[ast.stmt]:
         """The statements of the body that may give the variables in ``expression``, read by ``at``, their value."""
-        names = read_names(own_nodes(expression))
+        return self.sources_of(expression, own_nodes(expression), at)
+
+    def sources_of(
+        self, expression: ast.AST, nodes: Iterable[ast.AST], at: ast.stmt
+    ) -> Iterator[ast.stmt]:
+        """As :meth:`sources`, of the variables among ``nodes`` of ``expression`` alone."""
+        names = read_names(nodes)
         if isinstance(expression, ast.AugAssign) and (base := _base(expression.target)):
             names.add(base)
         for name in sorted(names):

@@ -20,6 +20,8 @@ class Reading:
     def __init__(self) -> None:
         self.shuffles = Shuffles()
         self.source: dict[str, Any] | None = None
+        self.batch = 0
+        """How many samples the last batch had."""
         self._loaders = LoaderPasses()
         self._passes: list[dict[str, Any]] = []
         self._step_samples: list[int] = []
@@ -48,11 +50,17 @@ class Reading:
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
         samples = count_read(batch, noted["order"].size(noted["batches"]))
+        self.batch = samples
         noted["batches"] += 1
         noted["samples"] += samples
         if noted is not self.source:  # what was read for something else
             self.source, self._samples = noted, 0
         self._samples += samples
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether a step was made."""
+        return bool(self._step_samples)
 
     def stepped(self) -> None:
         """A step is made of what was read since the last."""

@@ -41,6 +41,7 @@ from .ranks import RankObserver
 from .resident import ResidentBatch
 from .script import Ending, run_script
 from .session import Session
+from .shared_draws import SharedDraws
 from .terminal_size import tell_a_size
 from .turns import Turns
 from .whole_batch import WeightedMeans, WholeBatch
@@ -135,7 +136,10 @@ class ObservedProcess:
         )
         if session.observing:
             self._dropouts.install(patches, functions)
-        self._batch_layers = BatchLayers(how, patches, functions) if how else None
+        self._batch_layers = None
+        if how:
+            draws = SharedDraws(session.reading, spec["seed"], align=how == "align")
+            self._batch_layers = BatchLayers(how, draws, patches, functions)
 
     def look_for_ranks(self, protection: Protection) -> None:
         """Have the processes observed, too, that the script starts to train together."""
@@ -177,7 +181,11 @@ class ObservedProcess:
 class BatchLayers:
     """What hangs on a whole batch: noted, and made alike in one process and several with ``align``."""
 
-    def __init__(self, how: str, patches: Patches, functions: Functions) -> None:
+    def __init__(
+        self, how: str, draws: SharedDraws, patches: Patches, functions: Functions
+    ) -> None:
+        self._draws = draws
+        draws.install(patches, functions)
         whole = WholeBatch() if how == "align" else None
         if whole is not None:
             whole.install(patches, functions)
@@ -186,7 +194,7 @@ class BatchLayers:
 
     def finish(self) -> Record:
         """What the record says of them."""
-        return self._means.finish()
+        return {**self._means.finish(), **self._draws.finish()}
 
 
 def _make_repeatable(seed: int, session: Session, patches: Patches, protection: Protection) -> None:

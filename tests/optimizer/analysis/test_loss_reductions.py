@@ -10,7 +10,7 @@ import torch
 
 from torchopt_cli.optimizer.analysis.distributed.distributed_obstacles import loss_reduction
 from torchopt_cli.optimizer.analysis.script import TrainingScript
-from torchopt_cli.optimizer.analysis.training.reductions import Reduction
+from torchopt_cli.optimizer.analysis.training.reductions import Reduced, Reduction
 
 HEAD = """\
 import torch
@@ -109,25 +109,25 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
         CALLED,
         Reduction.SUM,
     ),
-    "focal of the mean": (FOCAL.format(reduction="mean", made="Focal()"), CALLED, None),
+    "focal of the mean": (FOCAL.format(reduction="mean", made="Focal()"), CALLED, Reduction.MIXED),
     "either": (
         FOCAL.format(reduction="none", made="Focal() if optimizer else nn.CrossEntropyLoss()"),
         CALLED,
         Reduction.MEAN,
     ),
     "smoothed": (SMOOTHED, CALLED, Reduction.MEAN),
-    "dice": (DICE, CALLED, None),
+    "dice": (DICE, CALLED, Reduction.MIXED),
     "vae": (VAE, CALLED, Reduction.SUM),
     "vae by samples": (VAE, "    loss = criterion(out, y) / x.size(0)", Reduction.MEAN),
     "vae by len": (VAE, "    loss = criterion(out, y) / len(x)", Reduction.MEAN),
     "words": (WORDS, CALLED, Reduction.WEIGHTED),
     "several": (SEVERAL, CALLED, Reduction.MEAN),
-    "root": (RMSE, CALLED, None),
-    "square": ("", "    loss = F.cross_entropy(out, y) ** 2", None),
+    "root": (RMSE, CALLED, Reduction.MIXED),
+    "square": ("", "    loss = F.cross_entropy(out, y) ** 2", Reduction.MIXED),
     "product": (
         "",
         "    loss = F.cross_entropy(out, y) * (out ** 2).mean()",
-        None,
+        Reduction.MIXED,
     ),
     "sum of two": (
         "",
@@ -152,17 +152,17 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
     "largest": ("", "    loss = out.max(dim=1)[0].mean()", None),
     "along the batch": ("", "    loss = -F.log_softmax(out, dim=0).mean(dim=1).sum()", None),
     "other samples": ("", "    loss = (out - out[0]).pow(2).mean()", None),
-    "centred": ("", "    loss = (out - out.mean(dim=0)).pow(2).mean()", None),
+    "centred": ("", "    loss = (out - out.mean(dim=0)).pow(2).mean()", Reduction.MIXED),
     "halves": (
         "",
         "    one, other = out.chunk(2, dim=0)\n    loss = (one - other).pow(2).mean()",
         None,
     ),
     "columns": ("", "    loss = (out[:, 0] - out[:, 1]).pow(2).mean()", Reduction.MEAN),
-    "of the mean": ("", "    loss = F.cross_entropy(out, y).exp()", None),
+    "of the mean": ("", "    loss = F.cross_entropy(out, y).exp()", Reduction.MIXED),
     "clamped samples": ("", "    loss = out.clamp(min=0.1).mean()", Reduction.MEAN),
     "mean over rows": ("", "    loss = (out ** 2).mean(0).sum()", Reduction.MEAN),
-    "by itself": ("", "    loss = (out ** 2).sum() / out.abs().sum()", None),
+    "by itself": ("", "    loss = (out ** 2).sum() / out.abs().sum()", Reduction.MIXED),
     "one hot": (
         "",
         "    hot = torch.zeros(out.size())\n    hot.scatter_(1, y.view(-1, 1), 1)\n"
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
     "centred in place": (
         "",
         "    each = out.abs()\n    each.sub_(out.mean())\n    loss = (each ** 2).mean()",
-        None,
+        Reduction.MIXED,
     ),
     "first one set": (
         "",
@@ -196,7 +196,7 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
     "column set to a mean": (
         "",
         "    each = out.abs()\n    each[:, 1] = x.mean()\n    loss = (each * out).mean()",
-        None,
+        Reduction.MIXED,
     ),
     "set further down": (
         "",
@@ -237,10 +237,16 @@ def written(case: str) -> str:
     return HEAD + NETWORK + before + LOOP.format(step=step)
 
 
+def reduced(understood: TrainingScript) -> Reduced:
+    """How the loss of the one step is reduced."""
+    (step,) = understood.step_code
+    return loss_reduction(understood.resolver, step, step.backwards[0])
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_reduction(script: Callable[..., TrainingScript], case: str) -> None:
     understood = script(written(case))
-    found = loss_reduction(understood.resolver, understood.step_code[0])
+    found = reduced(understood)
     assert found is CASES[case][2]
 
 
@@ -295,7 +301,7 @@ def test_loss_in_another_file(script: Callable[..., TrainingScript], body: str) 
     step = "    loss = each(out, y)" if "," not in body else "    loss, _ = each(out, y)"
     text = HEAD + "from losses import each\n" + NETWORK + LOOP.format(step=step)
     understood = script({"train.py": text, "losses.py": losses})
-    found = loss_reduction(understood.resolver, understood.step_code[0])
+    found = reduced(understood)
     assert found is Reduction.MEAN
 
 
@@ -307,7 +313,7 @@ def test_results_of_several_heads(script: Callable[..., TrainingScript]) -> None
         ("    loss = F.cross_entropy(out[0], y) + F.cross_entropy(out[1], y)", Reduction.MEAN),
     ):
         understood = script(HEAD + several + LOOP.format(step=step))
-        found = loss_reduction(understood.resolver, understood.step_code[0])
+        found = reduced(understood)
         assert found is reduction
 
 
@@ -316,7 +322,7 @@ def test_a_function_that_reads_what_the_loop_sets(script: Callable[..., Training
     own = "def scaled(loss):\n    return loss * scale\n"
     step = "    scale = x.mean()\n    loss = scaled(F.cross_entropy(out, y))"
     understood = script(HEAD + NETWORK + own + LOOP.format(step=step))
-    assert loss_reduction(understood.resolver, understood.step_code[0]) is None
+    assert reduced(understood) is None
 
 
 def test_a_step_in_a_function(script: Callable[..., TrainingScript]) -> None:
@@ -325,7 +331,7 @@ def test_a_step_in_a_function(script: Callable[..., TrainingScript]) -> None:
         HEAD + NETWORK + f"def step(x, y):\n{step}\n    loss.backward()\n    optimizer.step()\n\n"
     )
     understood = script(text + "for x, y in loader:\n    step(x, y)\n")
-    found = loss_reduction(understood.resolver, understood.step_code[0])
+    found = reduced(understood)
     assert found is Reduction.MEAN
 
 
@@ -337,5 +343,5 @@ def test_a_network_with_more_ways_through_it_than_can_be_gone(
     up = "def up(source, target):\n    source = F.interpolate(source, target.shape[2:])\n    return source + target\n"
     network = NETWORK.replace("        return self.body(x)\n", f"{layers}        return x\n")
     understood = script(HEAD + up + network + LOOP.format(step="    loss = F.mse_loss(out, y)"))
-    found = loss_reduction(understood.resolver, understood.step_code[0])
+    found = reduced(understood)
     assert found is Reduction.MEAN

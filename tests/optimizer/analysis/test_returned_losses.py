@@ -115,10 +115,10 @@ CASES: dict[str, tuple[str, str, str, Reduction | None]] = {
     "library's object": (LIBRARY, PLAIN, NAMED, Reduction.MEAN),
     "library's object, by its place": (LIBRARY, PARALLEL, f"{FIRST}.mean()", Reduction.MEAN),
     "sum": (SUM, PLAIN, FIRST, Reduction.SUM),
-    "sum, replicas": (SUM, PARALLEL, f"{FIRST}.sum()", None),
+    "sum, replicas": (SUM, PARALLEL, f"{FIRST}.sum()", Reduction.WHOLE),
     "each": (EACH, PARALLEL, f"{FIRST}.mean()", Reduction.MEAN),
     "compared": (COMPARED, PLAIN, FIRST, Reduction.RESULT),
-    "compared, replicas": (COMPARED, PARALLEL, f"{FIRST}.mean()", None),
+    "compared, replicas": (COMPARED, PARALLEL, f"{FIRST}.mean()", Reduction.WHOLE),
     "written over": (WRITTEN_OVER, PLAIN, f"{CALLED}['loss']", Reduction.RESULT),
     "sample of the logits": (TUPLE, PLAIN, "    loss = model(batch[0])[0][0].mean()", None),
 }
@@ -129,5 +129,6 @@ def test_reduction(script: Callable[..., TrainingScript], case: str) -> None:
     forward, model, step, expected = CASES[case]
     text = SCRIPT.replace("{forward}", forward).replace("{model}", model).replace("{step}", step)
     understood = script(text)
-    found = loss_reduction(understood.resolver, understood.step_code[0])
+    (step,) = understood.step_code
+    found = loss_reduction(understood.resolver, step, step.backwards[0])
     assert found is expected

@@ -1,0 +1,73 @@
+"""Tensors that no loss hangs on, made for what a training shows: the fixed noise of which a GAN makes its pictures."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+
+from ..program.module_names import name_reads
+from ..program.syntax import Module
+from ..values.dataflow import Flow
+from ..values.resolver import Resolver
+from .steps import StepCode
+
+_FACTORIES = frozenset(
+    f"torch.{name}"
+    for name in (
+        "zeros",
+        "ones",
+        "randn",
+        "rand",
+        "empty",
+        "full",
+        "normal",
+        "FloatTensor",
+        "Tensor",
+    )
+)
+
+
+class ShownTensors:
+    """Answers for the tensors of one training step, whose size need not be that of a batch."""
+
+    def __init__(self, resolver: Resolver, step: StepCode) -> None:
+        self._resolver, self._step = resolver, step
+        self._flow = Flow(step.module, tuple(step.body))
+
+    def is_made_of(self, size: ast.expr, module: Module) -> bool:
+        """Whether all that ``size`` does is to shape such a tensor."""
+        if module is not self._step.module or self._step.callers:
+            return False
+        call = module.parents[size]
+        while isinstance(call, ast.Tuple | ast.List | ast.keyword):
+            call = module.parents[call]
+        statement = module.statement(size)
+        if not isinstance(call, ast.Call) or not isinstance(statement, ast.Assign):
+            return False
+        made = self._resolver.names(call.func, module)
+        target = statement.targets[0]
+        return (
+            bool(made)
+            and made <= _FACTORIES
+            and isinstance(target, ast.Name)
+            and len(statement.targets) == 1
+            and all(self._is_shown(read, target) for read in name_reads(target, module))
+        )
+
+    def _is_shown(self, read: ast.Name, target: ast.Name) -> bool:
+        """Whether ``read`` has no part in a loss: in the step, or where the variable takes another form."""
+        statement = self._step.module.statement(read)
+        if statement in self._flow.statements:
+            return statement not in self._behind_losses
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                return name == target.id  # `noise = noise.cuda()`
+            case _:
+                return False
+
+    @cached_property
+    def _behind_losses(self) -> set[ast.stmt]:
+        found = {backward.statement for backward in self._step.backwards}
+        for backward in self._step.backwards:
+            found |= self._flow.statements_behind(backward.loss, backward.statement)
+        return found

@@ -1,0 +1,257 @@
+"""``ddp``: several networks in one step, such as those of a GAN, and networks that run several times in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
+from .test_ddp import FLAT, MODEL, code
+
+GPUS = {"gpus": 2}
+GAN = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+batch_size = 16
+data = TensorDataset(torch.randn(48, 8), torch.randint(0, 3, (48,)))
+loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+netG = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+netD = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+criterion = nn.BCEWithLogitsLoss()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=0.01)
+
+for epoch in range(3):
+    for x, _ in loader:
+        size = x.size(0)
+        netD.zero_grad()
+        output = netD(x)
+        errD_real = criterion(output, torch.ones(size, 1))
+        errD_real.backward()
+        noise = torch.randn(size, 4)
+        fake = netG(noise)
+        errD_fake = criterion(netD(fake.detach()), torch.zeros(size, 1))
+        errD_fake.backward()
+        optimizerD.step()
+
+        netG.zero_grad()
+        errG = criterion(netD(fake), torch.ones(size, 1))
+        errG.backward()
+        optimizerG.step()
+    torch.save(netG.state_dict(), "netG.pt")
+"""
+NETWORKS = GAN[GAN.index("netG = ") : GAN.index("criterion = ")]
+WRAPPED = """\
+ddp_netD, ddp_netG = netD, netG
+if WORLD_SIZE > 1:
+    ddp_netD = DistributedDataParallel(netD, broadcast_buffers=False)
+    ddp_netG = DistributedDataParallel(netG)
+    # every process draws its own dropout masks and augmentations
+    torch.manual_seed(torch.initial_seed() + RANK)
+
+for epoch in range(3):
+    if WORLD_SIZE > 1:
+        loader.sampler.set_epoch(epoch)  # another order in every epoch
+    for x, _ in loader:
+        size = x.size(0)
+        netD.zero_grad()
+        output = ddp_netD(x)
+        errD_real = criterion(output, torch.ones(size, 1))
+        errD_real.backward()
+        noise = torch.randn(size, 4)
+        fake = ddp_netG(noise)
+        errD_fake = criterion(ddp_netD(fake.detach()), torch.zeros(size, 1))
+        errD_fake.backward()
+        optimizerD.step()
+
+        netG.zero_grad()
+        errG = criterion(ddp_netD(fake), torch.ones(size, 1))
+        errG.backward()
+        optimizerG.step()
+    if RANK == 0:
+        torch.save(netG.state_dict(), "netG.pt")
+"""
+
+
+@pytest.fixture
+def name() -> str:
+    return "ddp"
+
+
+def test_each_network_of_a_gan_is_wrapped(rewrite: Callable[..., RewriteResult]) -> None:
+    assert code(rewrite(GAN, ["ddp"], **GPUS)).endswith(WRAPPED)
+
+
+WRAPPED_IN_PLACE = """\
+if WORLD_SIZE > 1:
+    netG = DistributedDataParallel(
+        netG, device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None
+    )
+    netD = DistributedDataParallel(
+        netD,
+        device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None,
+        broadcast_buffers=False,
+    )
+elif torch.cuda.device_count() > 1:
+    netG = nn.DataParallel(netG)
+    netD = nn.DataParallel(netD)
+"""
+
+
+def test_one_backward_pass_for_both_losses(rewrite: Callable[..., RewriteResult]) -> None:
+    source = GAN.replace("        errD_real.backward()\n", "").replace(
+        "errD_fake.backward()", "(errD_real + errD_fake).backward()"
+    )
+    assert "ddp_netD(fake.detach())" in code(rewrite(source, ["ddp"], **GPUS))
+
+
+def test_networks_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None:
+    """Each is wrapped where it was, and the random numbers part once."""
+    source = GAN.replace(
+        NETWORKS,
+        f"{NETWORKS}if torch.cuda.device_count() > 1:\n"
+        "    netG = nn.DataParallel(netG)\n    netD = nn.DataParallel(netD)\n",
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert WRAPPED_IN_PLACE in text
+    assert "ddp_net" not in text
+    assert text.count("torch.manual_seed(torch.initial_seed() + RANK)") == 1
+
+
+def test_one_of_the_networks_in_data_parallel(rewrite: Callable[..., RewriteResult]) -> None:
+    source = GAN.replace(NETWORKS, f"{NETWORKS}netG = nn.DataParallel(netG)\n")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "    netG = DistributedDataParallel(\n        netG, device_ids=" in text
+    assert "    ddp_netD = DistributedDataParallel(netD, broadcast_buffers=False)\n" in text
+    assert text.count("torch.manual_seed(torch.initial_seed() + RANK)") == 1
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "reason"),
+    [
+        (
+            "errD_fake.backward()",
+            "errD_fake.backward(retain_graph=True)\n        (errD_fake * 0.1).backward()",
+            "it may be the second backward pass to a network since that ran (`netD(x)`)",
+        ),
+        (
+            "netD(fake.detach())",
+            "netD(fake)",
+            "it may be the second backward pass to a network since that ran (`netG(noise)`)",
+        ),
+        (
+            "        errG.backward()\n",
+            "        for scale in (0.5, 0.5):\n            (errG * scale).backward(retain_graph=True)\n",
+            "it may be the second backward pass",
+        ),
+        (
+            "torch.optim.Adam(netG.parameters(), lr=0.01)",
+            "torch.optim.Adam([*netG.parameters(), *netD[2].parameters()])",
+            "several optimizers take turns",
+        ),
+        (
+            "errG = criterion(netD(fake), torch.ones(size, 1))",
+            "errG = netD(fake).std()",
+            "not known to be a mean",
+        ),
+        ("errG.backward()", "errG.backward(torch.ones(()))", "arguments of its own"),
+        (
+            "errD_real = criterion(output, torch.ones(size, 1))",
+            "errD_real = criterion(output - output.mean(0), torch.ones(size, 1))",
+            "the loss hangs on a mean or a sum over the samples of a batch",
+        ),
+        (NETWORKS, NETWORKS + "ddp_netG = 3\n", "`ddp_netG` is a name of the script's own"),
+        (
+            "noise = torch.randn(size, 4)",
+            "noise = torch.randn(batch_size, 4)",
+            "`batch_size` has other uses than the DataLoader's batch size",
+        ),
+    ],
+)
+def test_what_stands_against_it(
+    check_noop: Callable[..., None], replaced: str, by: str, reason: str
+) -> None:
+    assert replaced in GAN
+    check_noop(GAN.replace(replaced, by), reason, **GPUS)
+
+
+@pytest.mark.parametrize("size", ["batch_size", "16"])
+def test_noise_of_a_size_of_its_own_for_the_pictures_that_are_shown(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None], size: str
+) -> None:
+    noise = f"fixed_noise = torch.randn({size}, 4)\nfixed_noise = fixed_noise.cuda()\n"
+    shown = "        if epoch % 2:\n            torch.save(netG(fixed_noise), 'fake.pt')\n"
+    source = GAN.replace("criterion = ", f"{noise}criterion = ").replace(
+        "    torch.save(netG.state", f"{shown}    torch.save(netG.state"
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert f"fixed_noise = torch.randn({size}, 4)\n" in text
+    lost = source.replace("netG(noise)", "netG(fixed_noise)")
+    check_noop(lost, f"`{size}` ", **GPUS)
+    handed_on = source.replace("criterion = ", "again = fixed_noise * 2\ncriterion = ")
+    check_noop(handed_on, f"`{size}` ", **GPUS)
+
+
+def test_noise_that_the_script_has_seeded(rewrite: Callable[..., RewriteResult]) -> None:
+    """Drawn from numpy, it would be the same in all processes: fewer samples than the script asks for."""
+    drawn = "import numpy as np\n" + GAN.replace(
+        "torch.randn(size, 4)", "torch.tensor(np.random.normal(0, 1, (size, 4)).astype('f'))"
+    )
+    own = "    np.random.seed(torch.initial_seed() % 2**32)\n"
+    assert own not in code(rewrite(drawn, ["ddp"], **GPUS))
+    seeded = drawn.replace("batch_size = 16", "np.random.seed(1)\nbatch_size = 16")
+    assert own in code(rewrite(seeded, ["ddp"], **GPUS))
+    chosen = seeded.replace(
+        "    for x, _ in loader", "    chosen = np.random.permutation(48)\n    for x, _ in loader"
+    )
+    assert own not in code(rewrite(chosen, ["ddp"], **GPUS))
+    once = seeded.replace("np.random.normal(0, 1, (size, 4))", "(x[:, :4] * np.random.beta(1, 2))")
+    assert own not in code(rewrite(once, ["ddp"], **GPUS))
+
+
+ENCODER = """\
+encoder = nn.Linear(8, 5)
+decoder = nn.Linear(5, 3)
+"""
+
+
+def test_two_networks_of_one_optimizer(rewrite: Callable[..., RewriteResult]) -> None:
+    source = (
+        FLAT.replace(MODEL, ENCODER)
+        .replace("model.parameters()", "[*encoder.parameters(), *decoder.parameters()]")
+        .replace("model(x)", "decoder(encoder(x).relu())")
+    )
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "ddp_encoder, ddp_decoder = encoder, decoder\n" in text
+    assert "    ddp_encoder = DistributedDataParallel(encoder)\n" in text
+    assert "nn.functional.cross_entropy(ddp_decoder(ddp_encoder(x).relu()), y)" in text
+
+
+def test_a_network_that_runs_twice_in_its_step(rewrite: Callable[..., RewriteResult]) -> None:
+    source = FLAT.replace("model(x), y)", "model(x) + model(x + 1), y)")
+    text = code(rewrite(source, ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model, broadcast_buffers=False)" in text
+    assert "ddp_model(x) + ddp_model(x + 1), y)" in text
+
+
+def test_a_network_that_runs_in_a_loop_of_its_step(rewrite: Callable[..., RewriteResult]) -> None:
+    looped = FLAT.replace("nn.Linear(5, 3))", "nn.Linear(5, 8))").replace(
+        "        loss = nn.functional.cross_entropy(model(x), y)\n",
+        "        for _ in range(3):\n            x = model(x)\n        loss = nn.functional.cross_entropy(x, y)\n",
+    )
+    text = code(rewrite(looped, ["ddp"], **GPUS))
+    assert "DistributedDataParallel(model, broadcast_buffers=False)" in text
+
+
+def test_a_network_that_may_leave_layers_out_runs_once(check_noop: Callable[..., None]) -> None:
+    source = FLAT.replace(
+        MODEL,
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.used, self.left = nn.Linear(8, 3), nn.Linear(8, 3)\n"
+        "    def forward(self, x):\n        return self.used(x)\n\nmodel = Net()\n",
+    ).replace("model(x), y)", "model(x) + model(x + 1), y)")
+    check_noop(source, "runs in 2 places of the step, not in one, and may leave", **GPUS)
