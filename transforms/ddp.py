@@ -29,6 +29,9 @@ hangs on what has not been added up, the first process decides for all.
 The loss is followed into the script's own functions and criteria, and into the network where that computes it: it has to be a mean over samples, or a sum. What is not linear in a mean, such as its
 root, is neither. A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
 their gradients. A part of a network in `DataParallel`, or spread by `nn.parallel.data_parallel`, stays there, on the GPU of its process, and the whole is wrapped.
+Of several networks, such as those of a GAN or an encoder and its decoder, each is wrapped by itself. One that runs several times in a step
+gets `broadcast_buffers=False`: copied from the first process before each time, its buffers would change while gradients are still needed of
+the time before. Noise from numpy's generator, which a seeded script would draw alike in all processes, is drawn by each for itself.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 `find_unused_parameters=True`, which costs a walk through every step's graph, is set where a layer is never used or the forward
 pass may leave layers out (by chance, by what a batch holds, or as the training goes on), and where the loss leaves out what
@@ -39,8 +42,8 @@ dataset that does not divide is filled up with a few samples twice, samples that
 within each process's part of it, and a loss that weighs samples (class weights,
 `ignore_index`) is a mean in each process.
 
-Left alone, with the reason: several optimizers or backward passes (GANs), losses that compare the samples of a batch
-(contrastive ones) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
+Left alone, with the reason: optimizers that take turns with one network, a second backward pass to a network that has not run since the first,
+losses that compare the samples of a batch (contrastive ones, relativistic GANs) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
 errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
 penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,

@@ -26,19 +26,21 @@ from .symbolic import is_traced
 from .thread_draws import FACTORIES, FILLS, SAMPLERS
 
 _MIXES = frozenset({"randperm"})
-_OF_NUMPY = (
-    "beta",
-    "binomial",
-    "exponential",
-    "normal",
-    "rand",
-    "randint",
-    "randn",
-    "random",
-    "random_sample",
-    "standard_normal",
-    "uniform",
-)
+_OF_NUMPY = {
+    "beta": 2,
+    "binomial": 2,
+    "exponential": 1,
+    "normal": 2,
+    "rand": 0,
+    "randint": 2,
+    "randn": 0,
+    "random": 0,
+    "random_sample": 0,
+    "standard_normal": 0,
+    "uniform": 2,
+}
+"""Which argument of a function is the size of what it draws, or the first of its sizes."""
+_OF_TORCH = {"rand": 0, "randn": 0}
 
 
 class SharedDraws:
@@ -53,14 +55,15 @@ class SharedDraws:
         """Replace what draws, of torch and of numpy."""
         for name in (*FACTORIES, *SAMPLERS):
             if name not in _MIXES:
-                functions.wrap(name, self._drawing, torch)
+                drawing = functools.partial(self._drawing, size=_OF_TORCH.get(name))
+                functions.wrap(name, drawing, torch)
         for name in ("bernoulli", "multinomial"):
             patches.wrap(Tensor, name, self._drawing)
         for name in FILLS:
             patches.wrap(Tensor, name, self._filling)
-        numpy = sys.modules.get("numpy")
-        for name in _OF_NUMPY if numpy is not None else ():
-            patches.wrap(numpy.random, name, self._drawing)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            for name, size in _OF_NUMPY.items():
+                patches.wrap(numpy.random, name, functools.partial(self._drawing, size=size))
         if self._align:
             patches.wrap(self._reading, "got_batch", self._begun)
 
@@ -78,28 +81,33 @@ class SharedDraws:
         """The rank and how many there are, where a draw of these first ``sizes`` is one for each sample; one process is rank 0 of 1."""
         samples = self._reading.batch
         outside = threading.current_thread() is not threading.main_thread() or is_isolated()
-        if samples < 2 or samples not in sizes or self._inside or outside or is_traced():
+        if samples < 2 or samples not in sizes or self._inside or outside:
             return None
         distributed = torch.distributed
         joined = distributed.is_available() and distributed.is_initialized()
         return (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
 
-    def _drawing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _drawing(self, original: Callable[..., Any], size: int | None = None) -> Any:
+        """``size`` is which argument of ``original`` may be a whole number that is the size, or the first of the sizes."""
+
         @functools.wraps(original)
         def wrapper(*args, **kwargs):
-            firsts = [first for given in (*args, *kwargs.values()) if (first := _first(given))]
-            share = self._share(*firsts) if kwargs.get("generator") is None else None
+            if is_traced():
+                return original(*args, **kwargs)
+            given = {**dict(enumerate(args)), **kwargs}
+            firsts = {key: _first(one, key in (size, "size")) for key, one in given.items()}
+            share = self._share(*firsts.values()) if kwargs.get("generator") is None else None
             if share is None or kwargs.get("out") is not None:
                 return original(*args, **kwargs)
             self._count += 1
             rank, ranks = share
             if ranks == 1 or not self._align:
                 return original(*args, **kwargs)
-            whole = functools.partial(_of_all, samples=self._reading.batch, ranks=ranks)
-            sized = [True]  # of sizes one by one only the first is that of the batch
-            given = [whole(one, sized) for one in args]
-            named = {key: whole(one, [True]) for key, one in kwargs.items()}
-            drawn = self._drawn(original, given, named)
+            for key, first in firsts.items():
+                if first == self._reading.batch:
+                    given[key] = _of_all(given[key], ranks)
+            named = {key: given[key] for key in kwargs}
+            drawn = self._drawn(original, [given[n] for n in range(len(args))], named)
             mine = drawn[rank::ranks]
             return mine.contiguous() if isinstance(mine, Tensor) else mine.copy()
 
@@ -108,6 +116,8 @@ class SharedDraws:
     def _filling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(tensor, *args, **kwargs):
+            if is_traced():
+                return original(tensor, *args, **kwargs)
             share = self._share(_first(tensor)) if kwargs.get("generator") is None else None
             if share is None:
                 return original(tensor, *args, **kwargs)
@@ -134,24 +144,19 @@ class SharedDraws:
         return {"noises": self._count}
 
 
-def _first(given: Any) -> int:
+def _first(given: Any, is_size: bool = False) -> int:
     """The first size that an argument of a draw tells, 0 where it tells none."""
     if isinstance(given, Tensor):
         return int(given.shape[0]) if given.dim() else 0
     if isinstance(given, (tuple, list)):
-        given = given[0] if given else 0
-    return given if isinstance(given, int) and not isinstance(given, bool) else 0
+        return given[0] if given and isinstance(given[0], int) else 0
+    return given if is_size and isinstance(given, int) else 0
 
 
-def _of_all(given: Any, sized: list[bool], *, samples: int, ranks: int) -> Any:
-    """The argument ``given``, of a draw for ``samples``, of that for those of all ``ranks``."""
-    if _first(given) != samples:
-        return given
+def _of_all(given: Any, ranks: int) -> Any:
+    """The argument ``given`` of a draw for a share, of that for the shares of all ``ranks``."""
     if isinstance(given, Tensor):
         return given.repeat_interleave(ranks, 0)
-    if not sized[0]:
-        return given
-    sized[0] = False
     if isinstance(given, int):
         return given * ranks
-    return type(given)([given[0] * ranks, *given[1:]])
+    return (given[0] * ranks, *given[1:])
