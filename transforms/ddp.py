@@ -30,7 +30,7 @@ The loss is followed into the script's own functions and criteria, and into the 
 root, is neither. A loss that is a sum over samples is multiplied by the number of processes, since `DistributedDataParallel` takes the mean of
 their gradients. A part of a network in `DataParallel`, or spread by `nn.parallel.data_parallel`, stays there, on the GPU of its process, and the whole is wrapped.
 Of several networks, such as those of a GAN or an encoder and its decoder, each is wrapped by itself. One that runs several times in a step
-gets `broadcast_buffers=False`: copied from the first process before each time, its buffers would change while gradients are still needed of
+gets `forward_sync_buffers=False` (`broadcast_buffers=False` before torch 2.13): copied from the first process before each time, its buffers would change while gradients are still needed of
 the time before. Noise from numpy's generator, which a seeded script would draw alike in all processes, is drawn by each for itself.
 Where an optimizer steps every few batches, `no_sync()` lets only the last of them exchange gradients.
 `find_unused_parameters=True`, which costs a walk through every step's graph, is set where a layer is never used or the forward
@@ -45,7 +45,7 @@ within each process's part of it, and a loss that weighs samples (class weights,
 Left alone, with the reason: optimizers that take turns with one network, a second backward pass to a network that has not run since the first,
 losses that compare the samples of a batch (contrastive ones, relativistic GANs) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
-errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way, gradient
+errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way (not a network as a whole), gradient
 penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
 frameworks that distribute by themselves, networks that are spread by hand (`replicate`, a `DataParallel` of the script's own), scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
@@ -166,9 +166,7 @@ class DistributedDataParallel(Transform):
             why = "the script runs on the CPU, in one process"
             yield self.skip(place.path, place.span, f"not distributed: {why}")
             return
-        found = find_distribution(
-            script, steps[0], options.gpus, sync_batchnorm=options.sync_batchnorm
-        )
+        found = find_distribution(script, steps[0], options)
         if not isinstance(found, Distribution):
             yield self.skip(place.path, place.span, f"not distributed: {_said(found, place)}")
             return

@@ -48,7 +48,7 @@ NETWORKS = GAN[GAN.index("netG = ") : GAN.index("criterion = ")]
 WRAPPED = """\
 ddp_netD, ddp_netG = netD, netG
 if WORLD_SIZE > 1:
-    ddp_netD = DistributedDataParallel(netD, broadcast_buffers=False)
+    ddp_netD = DistributedDataParallel(netD, forward_sync_buffers=False)
     ddp_netG = DistributedDataParallel(netG)
     # every process draws its own dropout masks and augmentations
     torch.manual_seed(torch.initial_seed() + RANK)
@@ -94,12 +94,17 @@ if WORLD_SIZE > 1:
     netD = DistributedDataParallel(
         netD,
         device_ids=[LOCAL_RANK] if torch.cuda.is_available() else None,
-        broadcast_buffers=False,
+        forward_sync_buffers=False,
     )
 elif torch.cuda.device_count() > 1:
     netG = nn.DataParallel(netG)
     netD = nn.DataParallel(netD)
 """
+
+
+def test_before_torch_2_13(rewrite: Callable[..., RewriteResult]) -> None:
+    text = code(rewrite(GAN, ["ddp"], torch_version=(2, 12), **GPUS))
+    assert "DistributedDataParallel(netD, broadcast_buffers=False)" in text
 
 
 def test_one_backward_pass_for_both_losses(rewrite: Callable[..., RewriteResult]) -> None:
@@ -126,7 +131,7 @@ def test_one_of_the_networks_in_data_parallel(rewrite: Callable[..., RewriteResu
     source = GAN.replace(NETWORKS, f"{NETWORKS}netG = nn.DataParallel(netG)\n")
     text = code(rewrite(source, ["ddp"], **GPUS))
     assert "    netG = DistributedDataParallel(\n        netG, device_ids=" in text
-    assert "    ddp_netD = DistributedDataParallel(netD, broadcast_buffers=False)\n" in text
+    assert "    ddp_netD = DistributedDataParallel(netD, forward_sync_buffers=False)\n" in text
     assert text.count("torch.manual_seed(torch.initial_seed() + RANK)") == 1
 
 
@@ -177,6 +182,49 @@ def test_what_stands_against_it(
 ) -> None:
     assert replaced in GAN
     check_noop(GAN.replace(replaced, by), reason, **GPUS)
+
+
+FREEZE = """\
+def freeze(net, requires_grad=False):
+    for param in net.parameters():
+        param.requires_grad = requires_grad
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("frozen", "thawed"),
+    [
+        ("netD.requires_grad_(False)", "netD.requires_grad_(True)"),
+        (
+            "for p in netD.parameters():\n            p.requires_grad = False",
+            "for p in netD.parameters():\n            p.requires_grad = True",
+        ),
+        ("freeze(netD)", "freeze(netD, True)"),
+        (
+            "for net in [netD]:\n            net.requires_grad_(False)",
+            "for net in [netD]:\n            net.requires_grad_(True)",
+        ),
+    ],
+    ids=["at once", "one by one", "in a function", "in a list"],
+)
+def test_a_network_that_is_frozen_while_another_learns(
+    rewrite: Callable[..., RewriteResult], frozen: str, thawed: str
+) -> None:
+    source = GAN.replace(
+        "        netD.zero_grad()\n", f"        {thawed}\n        netD.zero_grad()\n"
+    )
+    source = source.replace(
+        "        netG.zero_grad()\n", f"        {frozen}\n        netG.zero_grad()\n"
+    )
+    source = source.replace("batch_size = 16\n", FREEZE + "batch_size = 16\n")
+    assert "ddp_netD(fake.detach())" in code(rewrite(source, ["ddp"], **GPUS))
+
+
+def test_layers_that_are_frozen_on_the_way(check_noop: Callable[..., None]) -> None:
+    source = GAN.replace("        netG.zero_grad()\n", "        netD[0].requires_grad_(False)\n")
+    check_noop(source, "what is trained changes in the course of the training", **GPUS)
 
 
 @pytest.mark.parametrize("size", ["batch_size", "16"])
@@ -234,7 +282,7 @@ def test_two_networks_of_one_optimizer(rewrite: Callable[..., RewriteResult]) ->
 def test_a_network_that_runs_twice_in_its_step(rewrite: Callable[..., RewriteResult]) -> None:
     source = FLAT.replace("model(x), y)", "model(x) + model(x + 1), y)")
     text = code(rewrite(source, ["ddp"], **GPUS))
-    assert "DistributedDataParallel(model, broadcast_buffers=False)" in text
+    assert "DistributedDataParallel(model, forward_sync_buffers=False)" in text
     assert "ddp_model(x) + ddp_model(x + 1), y)" in text
 
 
@@ -244,7 +292,7 @@ def test_a_network_that_runs_in_a_loop_of_its_step(rewrite: Callable[..., Rewrit
         "        for _ in range(3):\n            x = model(x)\n        loss = nn.functional.cross_entropy(x, y)\n",
     )
     text = code(rewrite(looped, ["ddp"], **GPUS))
-    assert "DistributedDataParallel(model, broadcast_buffers=False)" in text
+    assert "DistributedDataParallel(model, forward_sync_buffers=False)" in text
 
 
 def test_a_network_that_may_leave_layers_out_runs_once(check_noop: Callable[..., None]) -> None:

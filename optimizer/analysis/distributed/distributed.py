@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
+from ...options import Options
 from ...rewriting.edits import FileEdit, InsertBefore, ReplaceExpression
 from ..facts import DataLoader, Fact
 from ..loading.data_preparation import Preparation, prepared_by
@@ -71,11 +72,11 @@ class _NotPossibleError(Exception):
 
 
 def find_distribution(
-    script: TrainingScript, step: StepCode, gpus: int | None, *, sync_batchnorm: bool
+    script: TrainingScript, step: StepCode, options: Options
 ) -> Distribution | Fact:
-    """How the training of ``step`` runs in several processes, ``gpus`` if that is known, or why it does not."""
+    """How the training of ``step`` runs in several processes, or why it does not."""
     try:
-        return _Plan(script, step, gpus, sync_batchnorm).distribution()
+        return _Plan(script, step, options).distribution()
     except _NotPossibleError as error:
         return error.fact
 
@@ -88,13 +89,12 @@ def _possible(found: _Found | Obstacle) -> _Found:
 
 
 class _Plan:
-    def __init__(
-        self, script: TrainingScript, step: StepCode, gpus: int | None, sync_batchnorm: bool
-    ) -> None:
-        self._script, self._step, self._gpus = script, step, gpus
+    def __init__(self, script: TrainingScript, step: StepCode, options: Options) -> None:
+        self._script, self._step, self._gpus = script, step, options.gpus
         self._resolver = script.resolver
         self._names = ProcessNames(script.entry)
-        self._sync_batchnorm = sync_batchnorm
+        self._sync_batchnorm = options.sync_batchnorm
+        self._torch_version = options.torch_version
         self._seeds = find_common_seeds(script)
         self._notes: list[str] = []
         self._divergence: Divergence | None = None
@@ -112,7 +112,13 @@ class _Plan:
         prepared = _possible(preparations_of(script, blocks, drawn))
         meeting = self._meeting_place(blocks, loaders, prepared)
         networks = _possible(
-            distribute_networks(script, step, self._names, sync_batchnorm=self._sync_batchnorm)
+            distribute_networks(
+                script,
+                step,
+                self._names,
+                self._torch_version,
+                sync_batchnorm=self._sync_batchnorm,
+            )
         )
         metrics = [*self._metrics(networks)]
         prepared = _possible(preparations_of(script, blocks, drawn | self._exchanges))

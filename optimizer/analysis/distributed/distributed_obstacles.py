@@ -29,6 +29,7 @@ from ..values.values import External, Made
 from .common_seeds import CommonSeeds
 from .data_parallel import DATA_PARALLEL, distributed_call, spread_by_hand
 from .process_gpus import gpu_obstacle
+from .trained_network import trained_networks
 
 _AVERAGES = re.compile(r"swa_utils|torch_ema|AveragedModel")
 _CONVERT = frozenset({"half", "bfloat16", "double"})
@@ -132,7 +133,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
                 "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
             )
             return Obstacle(each.module, each.node, why)
-    thawed = _thaws(script)
+    thawed = _thaws(script, step)
     if thawed is not None:
         return thawed
     for backward in step.backwards:
@@ -167,8 +168,14 @@ def loss_reduction(resolver: Resolver, step: StepCode, backward: Backward) -> Re
     return LossReductions(resolver, step.node).of(loss, step.module)
 
 
-def _thaws(script: TrainingScript) -> Fact | None:
-    """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are."""
+def _thaws(script: TrainingScript, step: StepCode) -> Fact | None:
+    """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are.
+
+    All of a network at once may, as a discriminator does while its generator learns: no gradient of it is waited for then.
+    """
+    optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
+    networks = trained_networks(script, optimizers, step.loop)
+    wholes = {call for network in networks if not network.in_parts for call in network.made}
     for block in list(training_blocks(script, methods=True))[-1:]:
         for reached in reached_nodes(script.resolver, [block.trains], block.module):
             node = reached.node
@@ -177,9 +184,29 @@ def _thaws(script: TrainingScript) -> Fact | None:
                 and node.attr in {"requires_grad", "requires_grad_"}
                 and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
             ):
-                why = "what is trained changes in the course of the training"
-                return Obstacle(reached.module, node, why)
+                owner = _whose_parameters(node.value, reached.module)
+                models = {model.node for model in script.models_of(owner, reached.module)}
+                if not models or not models <= wholes:
+                    why = "what is trained changes in the course of the training"
+                    return Obstacle(reached.module, node, why)
     return None
+
+
+def _whose_parameters(node: ast.expr, module: Module) -> ast.expr:
+    """The network of which ``node`` is each parameter in turn; ``node`` itself where it is none."""
+    for around in module.ancestors(node):
+        match node, around:
+            case (
+                ast.Name(id=name),
+                ast.For(
+                    target=ast.Name(id=each),
+                    iter=ast.Call(func=ast.Attribute(value=network, attr="parameters"), args=[]),
+                ),
+            ) if name == each:
+                return network
+            case _:
+                pass
+    return node
 
 
 def unscaled(resolver: Resolver, loss: ast.expr, module: Module) -> ast.expr:

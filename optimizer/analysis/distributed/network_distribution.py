@@ -72,7 +72,12 @@ class DistributedNetworks:
 
 
 def distribute_networks(
-    script: TrainingScript, step: StepCode, names: ProcessNames, *, sync_batchnorm: bool
+    script: TrainingScript,
+    step: StepCode,
+    names: ProcessNames,
+    torch_version: tuple[int, int],
+    *,
+    sync_batchnorm: bool,
 ) -> DistributedNetworks | Obstacle:
     """How the networks that ``step`` trains are wrapped."""
     optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
@@ -80,7 +85,7 @@ def distribute_networks(
     why = _not_understood(script.resolver, step, optimizers, networks)
     if why is not None:
         return why
-    found = _Wrapped(script, step, names, sync_batchnorm)
+    found = _Wrapped(script, step, names, torch_version, sync_batchnorm)
     for network in networks:
         against = found.add(network)
         if against is not None:
@@ -127,10 +132,15 @@ class _Wrapped:
     """Collects the wrappers of one network after the other."""
 
     def __init__(
-        self, script: TrainingScript, step: StepCode, names: ProcessNames, sync_batchnorm: bool
+        self,
+        script: TrainingScript,
+        step: StepCode,
+        names: ProcessNames,
+        torch_version: tuple[int, int],
+        sync_batchnorm: bool,
     ) -> None:
         self._script, self._step, self._names = script, step, names
-        self._sync_batchnorm = sync_batchnorm
+        self._torch_version, self._sync_batchnorm = torch_version, sync_batchnorm
         self._calls = data_parallel_calls(script.resolver)
         self._parts = {call for call in self._calls if wraps_part(script.resolver, call)}
         self._around: list[CallFact] = []
@@ -154,7 +164,13 @@ class _Wrapped:
             why = f"the network runs in {len(forwards)} places of the step, not in one, and may leave parameters without gradients"
             return Obstacle(forwards[1].module, forwards[1].node, why)
         runs_often = runs_often or any(_is_repeated(forward, self._step) for forward in forwards)
-        wrapping = Wrapping(self._names, self._sync_batchnorm, unused is not None, runs_often)
+        wrapping = Wrapping(
+            self._names,
+            self._sync_batchnorm,
+            find_unused=unused is not None,
+            runs_often=runs_often,
+            torch_version=self._torch_version,
+        )
         if not whole:
             flow = network_flow(resolver, self._step, forwards)
             if isinstance(flow, Obstacle):

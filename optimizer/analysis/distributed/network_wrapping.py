@@ -29,6 +29,9 @@ from ..values.values import Class
 from .data_parallel import DataParallelUse, later_move
 from .process_names import Place, ProcessNames
 
+_COPIED_FORWARD_SINCE = (2, 13)
+"""What ``forward_sync_buffers`` takes the place of ``broadcast_buffers`` in."""
+
 
 @dataclass(frozen=True)
 class Wrapping:
@@ -42,6 +45,7 @@ class Wrapping:
     sync_batchnorm: bool
     find_unused: bool
     runs_often: bool
+    torch_version: tuple[int, int]
 
     def call(self, module: Module, network: str, arguments: str = "") -> str:
         """The expression that wraps ``network``."""
@@ -52,7 +56,8 @@ class Wrapping:
         if self.find_unused:
             arguments += ", find_unused_parameters=True"
         if self.runs_often:
-            arguments += ", broadcast_buffers=False"
+            copied = self.torch_version >= _COPIED_FORWARD_SINCE
+            arguments += f", {'forward_sync' if copied else 'broadcast'}_buffers=False"
         return f"{cls}({network}{arguments})"
 
 
