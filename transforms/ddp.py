@@ -45,8 +45,8 @@ within each process's part of it, and a loss that weighs samples (class weights,
 Left alone, with the reason: optimizers that take turns with one network, a second backward pass to a network that has not run since the first,
 losses that compare the samples of a batch (contrastive ones, relativistic GANs) or are not known to be a mean or a sum over samples, samplers of the script's own, datasets that are only
 iterated, batch sizes or networks that other code counts on, decisions taken in single steps by what one process measures,
-errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way (not a network as a whole), gradient
-penalties, GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
+errors that one process may get over, splits drawn without a seed, layers that are frozen or thawed on the way (not a network as a whole), gradients
+asked for by `torch.autograd.grad` (but for a penalty on those of what a network is given), GPUs other than the first chosen by number, one GPU alone written into `CUDA_VISIBLE_DEVICES`,
 frameworks that distribute by themselves, networks that are spread by hand (`replicate`, a `DataParallel` of the script's own), scripts that run in several processes already, and with `--target cpu` those without `--gpus N`.
 
 Source: https://docs.pytorch.org/docs/stable/notes/ddp.html and https://docs.pytorch.org/docs/stable/elastic/run.html

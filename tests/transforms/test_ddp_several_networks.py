@@ -303,3 +303,88 @@ def test_a_network_that_may_leave_layers_out_runs_once(check_noop: Callable[...,
         "    def forward(self, x):\n        return self.used(x)\n\nmodel = Net()\n",
     ).replace("model(x), y)", "model(x) + model(x + 1), y)")
     check_noop(source, "runs in 2 places of the step, not in one, and may leave", **GPUS)
+
+
+PENALTY = """\
+def gradient_penalty(D, real, fake):
+    alpha = torch.rand(real.size(0), 1)
+    between = (alpha * real + (1 - alpha) * fake).requires_grad_(True)
+    judged = D(between)
+    gradients = torch.autograd.grad(
+        outputs=judged,
+        inputs=between,
+        grad_outputs=torch.ones_like(judged),
+        create_graph=True,
+    )[0]
+    return ((gradients.view(gradients.size(0), -1).norm(2, dim=1) - 1) ** 2).mean()
+
+
+"""
+WASSERSTEIN = (
+    PENALTY
+    + """\
+for epoch in range(3):
+    for i, (x, _) in enumerate(loader):
+        optimizerD.zero_grad()
+        fake = netG(torch.randn(x.size(0), 4))
+        penalty = gradient_penalty(netD, x.data, fake.data)
+        lossD = -torch.mean(netD(x)) + torch.mean(netD(fake)) + 10 * penalty
+        lossD.backward()
+        optimizerD.step()
+        if i % 5 == 0:
+            optimizerG.zero_grad()
+            lossG = -torch.mean(netD(netG(torch.randn(x.size(0), 4))))
+            lossG.backward()
+            optimizerG.step()
+"""
+)
+WGAN = GAN[: GAN.index("for epoch")] + WASSERSTEIN
+
+
+def test_a_gradient_penalty(rewrite: Callable[..., RewriteResult]) -> None:
+    """The gradients of the samples between real ones and fakes are each sample's own."""
+    text = code(rewrite(WGAN, ["ddp"], **GPUS))
+    assert "penalty = gradient_penalty(ddp_netD, x.data, fake.data)" in text
+    assert "-torch.mean(ddp_netD(x)) + torch.mean(ddp_netD(fake)) + 10 * penalty" in text
+    summed = WGAN.replace("outputs=judged,", "outputs=judged.sum(),").replace(
+        "        grad_outputs=torch.ones_like(judged),\n", ""
+    )
+    assert "gradient_penalty(ddp_netD," in code(rewrite(summed, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by"),
+    [
+        ("        create_graph=True,\n", ""),
+        ("outputs=judged,", "outputs=judged.mean(),"),
+        (
+            "grad_outputs=torch.ones_like(judged),",
+            "grad_outputs=torch.ones_like(judged) / len(real),",
+        ),
+        ("inputs=between,", "inputs=other,"),
+        (".norm(2, dim=1)", ".norm(2)"),
+    ],
+)
+def test_gradients_of_another_kind(check_noop: Callable[..., None], replaced: str, by: str) -> None:
+    assert replaced in WGAN
+    source = WGAN.replace(replaced, by).replace(
+        "    judged =", "    other = between.sum()\n    judged ="
+    )
+    check_noop(source, "which no other process hears of", **GPUS)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "output.view(output.size(0), 16)",
+        "output.view(output.shape[0], 1, 16)",
+        "output.reshape(-1, 16)",
+        "nn.functional.interpolate(output, scale_factor=16)",
+    ],
+)
+def test_numbers_that_are_no_size_of_a_batch(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None], use: str
+) -> None:
+    source = GAN.replace("        errD_real =", f"        print({use})\n        errD_real =")
+    assert "ddp_netD" in code(rewrite(source, ["ddp"], **GPUS))
+    check_noop(source.replace(use, "output.view(16, 1)"), "may be the batch size", **GPUS)

@@ -13,6 +13,7 @@ from ..networks.forward_losses import returns_mean
 from ..networks.models import may_be_lbfgs
 from ..obstacles import Obstacle
 from ..precision.precision import find_frameworks
+from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
@@ -125,14 +126,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
-    for each in reached:
-        if isinstance(each.node, ast.Call) and "torch.autograd.grad" in resolver.names(
-            each.node.func, each.module
-        ):
-            why = (
-                "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
-            )
-            return Obstacle(each.module, each.node, why)
+    penalty = next((each for each in reached if _asks_for_gradients(resolver, each)), None)
     thawed = _thaws(script, step)
     if thawed is not None:
         return thawed
@@ -142,12 +136,25 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         if reduction is Reduction.MIXED:
             why = "the loss hangs on a mean or a sum over the samples of a batch, of which every process would have only a part"
             return Obstacle(module, backward.loss, why)
+        if penalty is not None and reduction not in _ADD_UP:
+            why = (
+                "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
+            )
+            return Obstacle(penalty.module, penalty.node, why)
         found = not_a_mean(resolver, loss, module, AnyTargets())
         if found is not None and returns_mean(resolver, loss, module):
             found = None
         if found is not None and reduction not in _ADD_UP:
             return found
     return sets_reduction(resolver)
+
+
+def _asks_for_gradients(resolver: Resolver, reached: Reached) -> bool:
+    """Whether gradients are asked for in a way that exchanges none, as those of a discriminator's inputs are for a penalty."""
+    node = reached.node
+    return isinstance(node, ast.Call) and "torch.autograd.grad" in resolver.names(
+        node.func, reached.module
+    )
 
 
 def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
@@ -186,10 +193,32 @@ def _thaws(script: TrainingScript, step: StepCode) -> Fact | None:
             ):
                 owner = _whose_parameters(node.value, reached.module)
                 models = {model.node for model in script.models_of(owner, reached.module)}
-                if not models or not models <= wholes:
+                is_whole = models and models <= wholes
+                if not is_whole and not _is_calculated(owner, reached.module):
                     why = "what is trained changes in the course of the training"
                     return Obstacle(reached.module, node, why)
     return None
+
+
+def _is_calculated(node: ast.expr, module: Module) -> bool:
+    """Whether ``node`` is no parameter but what was calculated: the samples between real ones and fakes."""
+    match node:
+        case ast.BinOp():
+            return True
+        case ast.Call(func=ast.Attribute(attr="detach" | "clone")):
+            return True
+        case ast.Name():
+            found = module.scope(node).lookup(node.id)
+            sources = [binding.source for binding in found[1]] if found is not None else []
+            return bool(sources) and all(
+                isinstance(source, Assigned)
+                and not source.path
+                and not isinstance(source.value, ast.Name)
+                and _is_calculated(source.value, module)
+                for source in sources
+            )
+        case _:
+            return False
 
 
 def _whose_parameters(node: ast.expr, module: Module) -> ast.expr:

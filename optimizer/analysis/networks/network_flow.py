@@ -36,8 +36,8 @@ class Hop:
 class NetworkFlow(Fact):
     """``node`` is the network as it is called where it is made: a variable, or an attribute of ``self``.
 
-    ``uses`` are the expressions, all of that name, through which it gets to the forward pass, directly or into the
-    first of ``hops``.
+    ``uses`` are the expressions, all of that name, through which it gets to the forward passes, directly or into one of
+    ``hops``.
     """
 
     node: ast.Name | ast.Attribute
@@ -61,18 +61,20 @@ class NetworkFlow(Fact):
 def network_flow(
     resolver: Resolver, step: StepCode, forwards: Sequence[CallFact]
 ) -> NetworkFlow | Obstacle:
-    """The way of the network from its variable to ``forwards``, of which one runs in each step."""
+    """The ways of the network from its one variable to ``forwards``."""
     found: NetworkFlow | None = None
     for forward in forwards:
         flow = _way_to(resolver, step, forward)
         if isinstance(flow, Obstacle):
             return flow
         if found is not None:
-            ways = [(*(hop.function for hop in f.hops), ast.dump(f.node)) for f in (found, flow)]
-            if ways[0] != ways[1]:
+            if found.module is not flow.module or ast.dump(found.node) != ast.dump(flow.node):
                 why = "the network comes by several names to where it is run"
                 return Obstacle(forward.module, forward.node, why)
-            flow = replace(found, uses=(*dict.fromkeys((*found.uses, *flow.uses)),))
+            known = {(hop.function, hop.parameter) for hop in found.hops}
+            more = [hop for hop in flow.hops if (hop.function, hop.parameter) not in known]
+            uses = (*dict.fromkeys((*found.uses, *flow.uses)),)
+            flow = replace(found, uses=uses, hops=(*found.hops, *more))
         found = flow
     assert found is not None, "there is a forward pass"
     return found

@@ -33,6 +33,11 @@ _BY_DIMENSION = frozenset(
     "var".split()
 )
 """Functions of tensors, and their methods, of which every whole number is a dimension or the kind of a norm."""
+_OTHER_NUMBERS = frozenset(
+    "nrow scale_factor upscale_factor kernel_size stride padding dilation groups num_heads num_classes normalized_shape".split()
+)
+"""Arguments by name that are no number of samples."""
+_SHAPED = frozenset({"view", "reshape", "expand"})
 _SCHEDULES = ("torch.optim.lr_scheduler.", "transformers.get_", "transformers.optimization.get_")
 
 
@@ -128,6 +133,8 @@ def counted_on(
                 continue  # there is no sample of that number: they are counted from zero
             if _is_dimension(node, reached.module) or _is_exponent(node, parent):
                 continue
+            if _is_beside_batch(node, parent):
+                continue
             why = f"`{number}` in the step may be the batch size"
             return Obstacle(reached.module, parent, why)
     for module in resolver.project.modules:
@@ -166,7 +173,7 @@ def _is_dimension(number: ast.expr, module: Module) -> bool:
     if isinstance(parent, ast.Tuple | ast.List):
         given, parent = parent, module.parents[parent]
     if isinstance(parent, ast.keyword):
-        return parent.arg in _DIMENSIONS
+        return parent.arg in _DIMENSIONS | _OTHER_NUMBERS
     if isinstance(parent, ast.Assign) and isinstance(given, ast.Tuple | ast.List):
         uses = _reads_of_made(parent, module)
         return bool(uses) and all(_is_dimension(use, module) for use in uses)
@@ -176,6 +183,24 @@ def _is_dimension(number: ast.expr, module: Module) -> bool:
         and isinstance(parent.func, ast.Attribute)
         and parent.func.attr in _BY_DIMENSION
     )
+
+
+def _is_beside_batch(number: ast.expr, parent: ast.AST) -> bool:
+    """Whether ``number`` is the size of another dimension than that of the samples: ``x.view(x.size(0), 64, 7, 7)``."""
+    match parent:
+        case ast.Call(func=ast.Attribute(attr=function), args=[first, *others]):
+            pass
+        case _:
+            return False
+    match first:
+        case (
+            ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)])
+            | ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0))
+            | ast.UnaryOp(op=ast.USub())
+        ):
+            return function in _SHAPED and number in others
+        case _:
+            return False
 
 
 def _reads_of_made(made: ast.Assign, module: Module) -> list[ast.Name]:
