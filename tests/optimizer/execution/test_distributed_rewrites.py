@@ -264,6 +264,8 @@ def test_the_loss_inside_a_network_in_data_parallel(tmp_path: Path) -> None:
     [
         ("segmentation", 10, ["BatchNorm2d"]),
         ("multi_file", 8, ["BatchNorm2d"]),  # behind the first evaluation
+        ("resnet_cifar", 4, ["BatchNorm2d"]),
+        ("gan_flat", 6, ["BatchNorm2d", "dropout2d", "noise drawn for each sample"]),
         (
             "transformer_translation",
             10,
@@ -287,12 +289,104 @@ def test_only_what_layers_of_each_rank_see_differs(
     assert report.seen.evaluated > 0
 
 
+GAN = (
+    BEGIN
+    + """\
+netG = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+netD = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Linear(16, 1))
+criterion = nn.BCEWithLogitsLoss()
+optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=0.01)
+for epoch in range(3):
+    for x, _ in loader:
+        size = x.size(0)
+        netD.requires_grad_(True)
+        optimizerD.zero_grad()
+        criterion(netD(x), torch.ones(size, 1)).backward()
+        fake = netG(torch.randn(size, 4))
+        criterion(netD(fake.detach()), torch.zeros(size, 1)).backward()
+        optimizerD.step()
+        netD.requires_grad_(False)
+        optimizerG.zero_grad()
+        loss = criterion(netD(fake), torch.ones(size, 1))
+        loss.backward()
+        optimizerG.step()
+    torch.save({"G": netG.state_dict(), "D": netD.state_dict()}, "networks.pt")
+"""
+)
+WASSERSTEIN = (
+    BEGIN
+    + """\
+import numpy as np
+
+
+def penalty(D, real, fake):
+    share = torch.tensor(np.random.uniform(size=(len(real), 1)), dtype=torch.float32)
+    between = (share * real + (1 - share) * fake).requires_grad_(True)
+    judged = D(between)
+    (gradients,) = torch.autograd.grad(
+        judged, between, grad_outputs=torch.ones_like(judged), create_graph=True
+    )
+    return ((gradients.norm(2, dim=1) - 1) ** 2).mean()
+
+
+np.random.seed(1)
+netG = nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 8))
+netD = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 1))
+optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01)
+optimizerG = torch.optim.Adam(netG.parameters(), lr=0.01)
+for epoch in range(3):
+    for i, (x, _) in enumerate(loader):
+        optimizerD.zero_grad()
+        fake = netG(torch.randn(x.size(0), 4))
+        loss = netD(fake).mean() - netD(x).mean() + 10 * penalty(netD, x, fake.data)
+        loss.backward()
+        optimizerD.step()
+        if i % 2 == 0:
+            optimizerG.zero_grad()
+            (-netD(netG(torch.randn(x.size(0), 4))).mean()).backward()
+            optimizerG.step()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "layers"),
+    [(GAN, "BatchNorm1d, noise"), (WASSERSTEIN, "noise")],
+    ids=["frozen in turns", "gradient penalty"],
+)
+def test_networks_that_learn_from_each_other(tmp_path: Path, script: str, layers: str) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    report = verified(folder, 9)
+    assert report.verdict is not None, report.original_failure
+    assert report.verdict.outcome is Outcome.EQUIVALENT, report.verdict.findings
+    assert f"with {layers} aligned over all ranks" in report.verdict.reason
+
+
+def test_a_network_that_exchanges_no_gradients(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(GAN)
+    other = write_beside(rewritten(folder), folder) / "train.py"
+    wrong = other.read_text().replace("ddp_netG(", "netG(")
+    assert wrong != other.read_text()
+    other.write_text(wrong)
+    report = verify(
+        ScriptVersion(folder / "train.py"),
+        ScriptVersion(other, processes=2),
+        VerifySettings(Path(sys.executable), folder, steps=9, measure_speed=False, env=ENVIRONMENT),
+    )
+    assert report.verdict is not None, report.original_failure
+    assert report.verdict.outcome is Outcome.NOT_EQUIVALENT
+    assert Kind.RANKS in {finding.kind for finding in report.verdict.findings}
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("gan_flat", "several optimizers take turns"),
         ("contrastive", "the loss may compare the samples of a batch"),
-        ("resnet_cifar", "the network runs in 2 places of the step"),
         ("rnn_lm", "does not go over one DataLoader"),
     ],
 )
