@@ -154,11 +154,6 @@ def test_one_of_the_networks_in_data_parallel(rewrite: Callable[..., RewriteResu
             "it may be the second backward pass",
         ),
         (
-            "torch.optim.Adam(netG.parameters(), lr=0.01)",
-            "torch.optim.Adam([*netG.parameters(), *netD[2].parameters()])",
-            "several optimizers take turns",
-        ),
-        (
             "errG = criterion(netD(fake), torch.ones(size, 1))",
             "errG = netD(fake).std()",
             "not known to be a mean",
@@ -259,6 +254,13 @@ def test_noise_that_the_script_has_seeded(rewrite: Callable[..., RewriteResult])
     assert own not in code(rewrite(chosen, ["ddp"], **GPUS))
     once = seeded.replace("np.random.normal(0, 1, (size, 4))", "(x[:, :4] * np.random.beta(1, 2))")
     assert own not in code(rewrite(once, ["ddp"], **GPUS))
+
+
+def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) -> None:
+    """Whoever steps, the gradients are those that come to the network behind its forward pass."""
+    other = "optimizerD = torch.optim.Adam([*netD.parameters(), *netG.parameters()], lr=0.01)\n"
+    source = GAN.replace("optimizerD = torch.optim.Adam(netD.parameters(), lr=0.01)\n", other)
+    assert "ddp_netG(noise)" in code(rewrite(source, ["ddp"], **GPUS))
 
 
 ENCODER = """\

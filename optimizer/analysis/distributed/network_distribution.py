@@ -100,7 +100,8 @@ def _not_understood(
     networks: Sequence[TrainedNetwork],
 ) -> Obstacle | None:
     """What of the optimizers and their ``networks`` stands against a wrapper around each."""
-    for one, other in rivals(resolver, optimizers):
+    wholes = bool(networks) and not any(network.in_parts for network in networks)
+    for one, other in () if wholes else rivals(resolver, optimizers):
         if not networks or shared_network(resolver, one, other):
             why = "several optimizers take turns: which network waits for which gradients is not proven"
             return Obstacle(other.module, other.node, why)
