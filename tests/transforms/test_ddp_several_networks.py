@@ -256,6 +256,43 @@ def test_noise_that_the_script_has_seeded(rewrite: Callable[..., RewriteResult])
     assert own not in code(rewrite(once, ["ddp"], **GPUS))
 
 
+SHOWN = """\
+def show_samples(epoch):
+    made = netG(torch.randn(9, 4))
+    rows = []
+    rows.append(made)
+    torch.save(rows, f"samples{epoch}.pt")
+
+
+for epoch in range(3):
+"""
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "is_wrapped"),
+    [
+        ("", "", False),
+        ("    rows = []\n", "    rows = made_before\n", True),
+        ("    rows = []\n", "", True),
+        ("    torch.save(rows, ", "    netG.last = made\n    torch.save(rows, ", True),
+        ("    torch.save(rows, ", "    made.sum().backward()\n    torch.save(rows, ", None),
+    ],
+    ids=["shown", "a list by another name", "kept in a list", "kept in an object", "trained on"],
+)
+def test_what_a_function_shows_comes_from_the_network_itself(
+    rewrite: Callable[..., RewriteResult], replaced: str, by: str, is_wrapped: bool | None
+) -> None:
+    source = GAN.replace("for epoch in range(3):\n", "made_before, rows = [], []\n\n\n" + SHOWN)
+    source = source.replace(
+        "    torch.save(netG.st", "        show_samples(epoch)\n    torch.save(netG.st"
+    )
+    text = code(rewrite(source.replace(replaced, by), ["ddp"], **GPUS))
+    if is_wrapped is None:
+        assert "WORLD_SIZE" not in text
+    else:
+        assert f"made = {'ddp_' * is_wrapped}netG(torch.randn(9, 4))" in text
+
+
 def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) -> None:
     """Whoever steps, the gradients are those that come to the network behind its forward pass."""
     other = "optimizerD = torch.optim.Adam([*netD.parameters(), *netG.parameters()], lr=0.01)\n"

@@ -28,6 +28,7 @@ from .data_parallel import (
 )
 from .evaluation_shares import EvaluationShare
 from .gradient_turns import backward_out_of_turn
+from .kept_results import keeps_nothing
 from .network_wrapping import OwnDraws, Replacing, Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .noise import draws_noise_alike
 from .process_names import ProcessNames
@@ -157,7 +158,7 @@ class _Wrapped:
         around = calls_around(resolver, self._calls, forwards)
         whole = [call for call in self._calls if call in around and call not in self._parts]
         if not whole:  # what the step only tells comes from the network itself
-            forwards = tuple(f for f in forwards if f.node not in self._told) or forwards
+            forwards = tuple(f for f in forwards if not self._is_told(f)) or forwards
         self._forwards += forwards
         runs_often = not only_one_runs(forwards)
         unused = part_left_out(self._script, network)
@@ -193,6 +194,15 @@ class _Wrapped:
             wrapped = [replace(use, condition=None) for use in wrapped]
         self._instead += [Replacing(use, wrapping, len(wrapped) > 1) for use in wrapped]
         return None
+
+    def _is_told(self, forward: CallFact) -> bool:
+        """Whether what the network gives is told, and nothing else: ``save_image(netG(noise), ..)``, ``sample_images()``."""
+        if forward.node in self._told:
+            return True
+        function = forward.module.function(forward.node)
+        if function is None or function is forward.module.function(self._step.node):
+            return False
+        return keeps_nothing(self._script.resolver, function, forward.module)
 
     def distributed(self) -> DistributedNetworks | Obstacle:
         """The edits of all that was added."""
