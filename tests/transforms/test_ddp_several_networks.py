@@ -268,29 +268,56 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize(
-    ("replaced", "by", "is_wrapped"),
-    [
-        ("", "", False),
-        ("    rows = []\n", "    rows = made_before\n", True),
-        ("    rows = []\n", "", True),
-        ("    torch.save(rows, ", "    netG.last = made\n    torch.save(rows, ", True),
-        ("    torch.save(rows, ", "    made.sum().backward()\n    torch.save(rows, ", None),
-    ],
-    ids=["shown", "a list by another name", "kept in a list", "kept in an object", "trained on"],
+SHOWING = GAN.replace("for epoch in range(3):\n", "before, rows = [], []\n\n\n" + SHOWN).replace(
+    "    torch.save(netG.st", "        show_samples(epoch)\n    torch.save(netG.st"
 )
+
+
 def test_what_a_function_shows_comes_from_the_network_itself(
-    rewrite: Callable[..., RewriteResult], replaced: str, by: str, is_wrapped: bool | None
+    rewrite: Callable[..., RewriteResult],
 ) -> None:
-    source = GAN.replace("for epoch in range(3):\n", "made_before, rows = [], []\n\n\n" + SHOWN)
+    text = code(rewrite(SHOWING, ["ddp"], **GPUS))
+    assert "made = netG(torch.randn(9, 4))" in text
+    assert "ddp_netG = DistributedDataParallel(netG)" in text
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by"),
+    [
+        ("    rows = []\n", "    rows = before\n"),
+        ("    rows = []\n", ""),
+        ("    torch.save(rows, ", "    netG.last = made\n    torch.save(rows, "),
+        ("    torch.save(rows, ", "    before[0] = made\n    torch.save(rows, "),
+    ],
+    ids=["a list by another name", "a list", "an object", "a place in a list"],
+)
+def test_what_a_function_keeps_may_be_trained_on(
+    check_noop: Callable[..., None], replaced: str, by: str
+) -> None:
+    source = SHOWING.replace(replaced, by)
+    assert source != SHOWING
+    check_noop(source, "it may be the second backward pass to a network", **GPUS)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "criterion(netD(fake), ones) + netD[0].weight.mean()",
+        "criterion(netD(fake), ones) + before",
+    ],
+)
+def test_ways_back_to_a_network_that_are_not_seen(
+    check_noop: Callable[..., None], loss: str
+) -> None:
+    """The gradients of what comes to it behind its last exchange would stay with each process."""
+    source = GAN.replace("criterion(netD(fake), torch.ones(size, 1))", loss)
     source = source.replace(
-        "    torch.save(netG.st", "        show_samples(epoch)\n    torch.save(netG.st"
+        "        size = ", "        ones = torch.ones(x.size(0), 1)\n        size = "
     )
-    text = code(rewrite(source.replace(replaced, by), ["ddp"], **GPUS))
-    if is_wrapped is None:
-        assert "WORLD_SIZE" not in text
-    else:
-        assert f"made = {'ddp_' * is_wrapped}netG(torch.randn(9, 4))" in text
+    source = source.replace(
+        "    for x, _ in", "    before = netD(data[0][0]).mean()\n    for x, _ in"
+    )
+    check_noop(source, "may be the second backward pass", **GPUS)
 
 
 def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) -> None:

@@ -1,8 +1,8 @@
 """Whether gradients come to a network in the turns that ``DistributedDataParallel`` takes them in.
 
-It waits for the gradient of each parameter once from a forward pass of its network on. A second backward pass to the same network, with no
-forward pass of that in between, ends in an error ("marked as ready only once"): of two losses of one forward pass, say, each
-with a backward pass of its own.
+It waits for the gradient of each parameter once from a forward pass of its network on. What a second backward pass brings, with no
+forward pass of the network in between, is not exchanged, and nothing says so: the gradients of the second of two losses of one forward pass,
+say, each with a backward pass of its own. So where there are several, all ways from their losses back to the network have to be seen.
 
 Source: ``Reducer::prepare_for_backward``, https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp
 """
@@ -10,47 +10,65 @@ Source: ``Reducer::prepare_for_backward``, https://github.com/pytorch/pytorch/bl
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 from ..autograd.gradients import Gradients
 from ..calls.reach import reached_nodes
-from ..facts import CallFact
+from ..networks.models import models_in
 from ..networks.networks import Networks
 from ..program.statements import are_alternatives
 from ..program.trees import position, walk
 from ..training.steps import Backward, StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
+from .kept_results import keeps_nothing
+from .trained_network import TrainedNetwork
+
+_ASKED = frozenset({"train", "eval", "zero_grad", "training", "requires_grad_", "to", "cuda"})
+"""What of a network brings no gradients to it."""
 
 
 def backward_out_of_turn(
-    resolver: Resolver, step: StepCode, forwards: Sequence[CallFact]
+    resolver: Resolver, step: StepCode, network: TrainedNetwork
 ) -> Backward | None:
-    """A backward pass of ``step`` to the network of ``forwards`` that may be its second one since that ran."""
-    turns = _Turns(resolver, step, forwards)
-    reaching: list[tuple[Backward, set[ast.stmt]]] = []
+    """A backward pass of ``step`` that may bring the second gradients to ``network`` since that ran."""
+    turns = _Turns(resolver, step, network)
+    several = len(step.backwards) > 1
+    reaching: list[Backward] = []
     for backward in step.backwards:
-        through = turns.forwards_behind(backward)
-        if not through:
+        found = turns.behind(backward)
+        if several and not found.is_clear:
+            return backward
+        if not found.forwards:
             continue
         earlier = [
             before.statement
-            for before, _ in reaching
+            for before in reaching
             if not are_alternatives(before.node, backward.node, step.module)
         ]
         loops = turns.loops(backward.statement)
-        for forward in through:
+        for forward in found.forwards:
             is_spent = any(position(forward) <= position(before) for before in earlier)
             if is_spent or not loops <= turns.loops(forward):
                 return backward
-        reaching.append((backward, through))
+        reaching.append(backward)
     return None
 
 
+@dataclass
+class _Behind:
+    """The statements that run the network and through which gradients come to it; ``is_clear`` where there are no others."""
+
+    forwards: set[ast.stmt]
+    is_clear: bool = True
+
+
 class _Turns:
-    def __init__(self, resolver: Resolver, step: StepCode, forwards: Collection[CallFact]) -> None:
-        self._resolver, self._step = resolver, step
-        self._forwards = {forward.node for forward in forwards}
+    def __init__(self, resolver: Resolver, step: StepCode, network: TrainedNetwork) -> None:
+        self._resolver, self._step, self._network = resolver, step, network
+        self._forwards = {forward.node for forward in network.forwards}
         self._flow = Flow(step.module, tuple(step.body))
         self._gradients = Gradients(resolver, Networks(resolver))
 
@@ -59,21 +77,63 @@ class _Turns:
         around = self._step.module.loops(statement)
         return {loop for loop in around if loop in self._flow.statements}
 
-    def forwards_behind(self, backward: Backward) -> set[ast.stmt]:
-        """The statements that run the network and through which gradients of ``backward`` come to it."""
-        found: set[ast.stmt] = set()
+    def behind(self, backward: Backward) -> _Behind:
+        """How gradients of ``backward`` come to the network."""
+        found = _Behind(set(), not self._keeps_results)
         seen: set[ast.stmt] = set()
         pending: list[tuple[ast.AST, ast.stmt]] = [(backward.loss, backward.statement)]
         while pending:
             node, at = pending.pop()
             carrying = list(self._carrying(own_nodes(node)))
             if self._runs_network(carrying):
-                found.add(at)
+                found.forwards.add(at)
+            if any(self._is_unclear(each, at) for each in carrying):
+                found.is_clear = False
             for source in self._flow.sources_of(node, carrying, at):
                 if source not in seen:
                     seen.add(source)
                     pending.append((source, source))
         return found
+
+    @cached_property
+    def _keeps_results(self) -> bool:
+        """Whether a function that runs the network in the step may keep what it gives, in an object or a list."""
+        module = self._step.module
+        for statement in self._flow.statements:
+            if not isinstance(statement, ast.Expr):
+                continue
+            for reached in reached_nodes(self._resolver, own_nodes(statement), module):
+                if reached.node in self._forwards and not reached.direct:
+                    function = reached.module.function(reached.node)
+                    if function is None or not keeps_nothing(
+                        self._resolver, function, reached.module
+                    ):
+                        return True
+        return False
+
+    def _is_unclear(self, node: ast.AST, at: ast.stmt) -> bool:
+        """Whether ``node`` may hold a graph that the step has not made in sight, or has some of the network itself."""
+        module = self._step.module
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            return False
+        parent = module.parents[node]
+        if isinstance(parent, ast.Attribute):
+            return False
+        if isinstance(node, ast.Attribute) and self._is_of_network(node.value):
+            return node.attr not in _ASKED
+        if isinstance(parent, ast.Call) and parent.func is node:
+            return False  # what it is given is looked at by itself
+        return not any(True for _ in self._flow.sources_of(node, [node], at))
+
+    def _is_of_network(self, node: ast.expr) -> bool:
+        """Whether ``node`` is the network or a part of it: ``netD``, ``netD[0]``."""
+        while True:
+            models = models_in(self._resolver, self._resolver.values(node, self._step.module))
+            if any(model.node in self._network.made for model in models):
+                return True
+            if not isinstance(node, ast.Attribute | ast.Subscript):
+                return False
+            node = node.value
 
     def _carrying(self, nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
         """Those of ``nodes`` that may hold a graph: nothing within ``fake.detach()``."""

@@ -21,8 +21,11 @@ def keeps_nothing(resolver: Resolver, function: FunctionNode, module: Module) ->
         match node:
             case ast.Return(value=value) if value is not None:
                 return False
-            case ast.Attribute() | ast.Subscript() if _is_stored(node):
+            case ast.Attribute() if _is_stored(node):
                 return False
+            case ast.Subscript(value=changed) if _is_stored(node):
+                if not (isinstance(changed, ast.Name) and changed.id in own):
+                    return False
             case ast.Call(func=ast.Attribute(attr=method, value=receiver)):
                 is_own = isinstance(receiver, ast.Name) and receiver.id in own
                 if method in BACKWARD_METHODS or (mutates(method) and not is_own):
@@ -44,6 +47,8 @@ def _elsewhere(node: ast.AST, module: Module) -> list[str]:
         return []
     match module.parents[node]:
         case ast.Assign(targets=[_], value=ast.List() | ast.Dict() | ast.Set() | ast.ListComp()):
+            return []
+        case ast.Assign(targets=[_], value=ast.Call(func=ast.Attribute(attr="clone"))):
             return []
         case _:
             return [node.id]

@@ -114,9 +114,9 @@ def _not_understood(
         if ran is None:
             why = "the network runs in no place of the step that is seen"
             return Obstacle(step.module, step.backwards[0].node, why)
-        late = backward_out_of_turn(resolver, step, network.forwards)
+        late = backward_out_of_turn(resolver, step, network)
         if late is not None:
-            why = f"it may be the second backward pass to a network since that ran (`{ran.module.code(ran.node)}`), and DistributedDataParallel takes one"
+            why = f"it may be the second backward pass to a network since that ran (`{ran.module.code(ran.node)}`), and DistributedDataParallel exchanges the gradients of one"
             return Obstacle(late.module, late.node, why)
     return None
 
