@@ -337,7 +337,7 @@ def test_silent_without_training(check_noop: Callable[..., None]) -> None:
         ("    loss = ", "    if x is y:\n        y = other\n    loss = ", "come with the batch"),
         ("optimizer = ", "criterion.reduction = 'sum'\noptimizer = ", "set after it is made"),
         ("criterion(model(x), y)", "criterion(model(x) @ model(x).t(), y)", "compare or mix"),
-        ("criterion(model(x), y)", "criterion(model(x), y) ** 2", "not known to be a mean"),
+        ("criterion(model(x), y)", "criterion(model(x), y) ** 2", "hangs on a mean or a sum"),
         (
             "loss.backward()",
             "loss += model(x).sum()\n    loss.backward()",

@@ -17,6 +17,7 @@ from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
+from ..training.gradient_penalties import GRAD, is_of_inputs
 from ..training.loops import backward_calls
 from ..training.loss_reductions import LossReductions
 from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
@@ -126,7 +127,8 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
-    penalty = next((each for each in reached if _asks_for_gradients(resolver, each)), None)
+    asking = [each for each in reached if _asks_for_gradients(resolver, each)]
+    asking.sort(key=lambda each: _is_penalty(resolver, each))  # what is none, first
     thawed = _thaws(script, step)
     if thawed is not None:
         return thawed
@@ -136,11 +138,10 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         if reduction is Reduction.MIXED:
             why = "the loss hangs on a mean or a sum over the samples of a batch, of which every process would have only a part"
             return Obstacle(module, backward.loss, why)
-        if penalty is not None and reduction not in _ADD_UP:
-            why = (
-                "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
-            )
-            return Obstacle(penalty.module, penalty.node, why)
+        for each in asking[:1]:
+            if reduction not in _ADD_UP or not _is_penalty(resolver, each):
+                why = "gradients are asked for by `torch.autograd.grad`, which no other process hears of"
+                return Obstacle(each.module, each.node, why)
         found = not_a_mean(resolver, loss, module, AnyTargets())
         if found is not None and returns_mean(resolver, loss, module):
             found = None
@@ -150,11 +151,14 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
 
 
 def _asks_for_gradients(resolver: Resolver, reached: Reached) -> bool:
-    """Whether gradients are asked for in a way that exchanges none, as those of a discriminator's inputs are for a penalty."""
+    """Whether ``torch.autograd.grad`` is called, which has no gradients exchanged."""
     node = reached.node
-    return isinstance(node, ast.Call) and "torch.autograd.grad" in resolver.names(
-        node.func, reached.module
-    )
+    return isinstance(node, ast.Call) and bool(resolver.names(node.func, reached.module) & GRAD)
+
+
+def _is_penalty(resolver: Resolver, reached: Reached) -> bool:
+    call = reached.node
+    return isinstance(call, ast.Call) and is_of_inputs(resolver, call, reached.module)
 
 
 def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:

@@ -33,11 +33,11 @@ class TrainedNetwork:
 def trained_networks(
     script: TrainingScript, optimizers: Sequence[Optimizer], loop: Loop
 ) -> tuple[TrainedNetwork, ...]:
-    """The networks that ``optimizers`` train, each the whole of it or parts; none where that is not seen.
+    """The networks that ``optimizers`` train, each the whole of it or parts; none where they, or where they run, are not seen.
 
     Where they are given one part alone, it is that part if the step calls it by itself, else the whole that it is a part of.
     """
-    found: tuple[TrainedNetwork, ...] = ()
+    alone: tuple[TrainedNetwork, ...] = ()
     for networks_of in (trained_in_each, trained_wholes):
         each = [networks_of(script.resolver, optimizer) for optimizer in optimizers]
         made = dict.fromkeys(network for trained in each for network in trained)
@@ -50,8 +50,10 @@ def trained_networks(
         if all(network.forwards for network in found) and _are_disjoint(
             [call.node for call in network.forwards] for network in found
         ):
-            break
-    return found
+            return found
+        if len(found) == 1:
+            alone = found
+    return alone
 
 
 def shared_network(

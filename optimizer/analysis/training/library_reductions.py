@@ -13,7 +13,7 @@ from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .followed_calls import Frame
-from .loops import is_forward
+from .gradient_penalties import GRAD, is_of_inputs
 from .loss_forms import is_loss, is_set_outside_init, size_at, whose_sizes
 from .mean_losses import averages
 from .permutations import is_permutation
@@ -35,7 +35,6 @@ _LENGTHS: dict[Reduced, Reduction] = {
 _SEVERAL_RESULTS = frozenset(
     {"torch.nn.RNN", "torch.nn.LSTM", "torch.nn.GRU", "torch.nn.MultiheadAttention"}
 )
-_GRAD = frozenset({"torch.autograd.grad"})
 _OF_NETWORK = frozenset({Reduction.SAMPLES, Reduction.RESULT})
 TRANSPOSED = frozenset({"T", "mT", "H", "mH"})
 _SEQUENCES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict"})
@@ -60,7 +59,7 @@ class LibraryReductions:
         short = {name.rpartition(".")[2] for name in names}
         if names == frozenset({"builtins.len"}):
             return _LENGTHS.get(kinds[0]) if kinds else None
-        if names == _GRAD:
+        if names == GRAD:
             return self._input_gradient(call, module, frame)
         if names <= _SEQUENCES and len(kinds) == 1 and kinds[0] in SEVERAL_PARTS:
             return kinds[0]
@@ -85,22 +84,13 @@ class LibraryReductions:
 
         With a mean as output it would be the smaller, the more samples there are.
         """
-        outputs, inputs = call_argument(call, "outputs", 0), call_argument(call, "inputs", 1)
-        weights = call_argument(call, "grad_outputs", 2)
-        if outputs is None or not isinstance(inputs, ast.Name):
+        outputs, weights = call_argument(call, "outputs", 0), call_argument(call, "grad_outputs", 2)
+        if outputs is None or not is_of_inputs(self._resolver, call, module):
             return None
         of = self._of(outputs, module, frame)
         summed = of is Reduction.SUM and weights is None
         each = of in _OF_NETWORK and weights is not None and not _calculates(weights)
-        given = (
-            is_forward(self._resolver, other, module)
-            for other in module.calls
-            if module.function(other) is module.function(call)
-            and any(isinstance(a, ast.Name) and a.id == inputs.id for a in other.args)
-        )
-        is_kept = call_argument(call, "create_graph", 4)
-        builds = isinstance(is_kept, ast.Constant) and is_kept.value is True
-        return Reduction.RESULT if builds and (summed or each) and any(given) else None
+        return Reduction.RESULT if summed or each else None
 
     def tensor_call(
         self,

@@ -44,15 +44,13 @@ class ShownTensors:
         statement = module.statement(size)
         if not isinstance(call, ast.Call) or not isinstance(statement, ast.Assign):
             return False
-        made = self._resolver.names(call.func, module)
-        target = statement.targets[0]
-        return (
-            bool(made)
-            and made <= _FACTORIES
-            and isinstance(target, ast.Name)
-            and len(statement.targets) == 1
-            and all(self._is_shown(read, target) for read in name_reads(target, module))
-        )
+        made, target = self._resolver.names(call.func, module), statement.targets[0]
+        if not made or not made <= _FACTORIES or len(statement.targets) > 1:
+            return False
+        if not isinstance(target, ast.Name):
+            return False
+        reads = list(name_reads(target, module))
+        return bool(reads) and all(self._is_shown(read, target) for read in reads)
 
     def _is_shown(self, read: ast.Name, target: ast.Name) -> bool:
         """Whether ``read`` has no part in a loss: in the step, or where the variable takes another form."""
