@@ -217,6 +217,15 @@ def test_a_network_that_is_frozen_while_another_learns(
     assert "ddp_netD(fake.detach())" in code(rewrite(source, ["ddp"], **GPUS))
 
 
+def test_layers_that_are_frozen_before_all_are_thawed(check_noop: Callable[..., None]) -> None:
+    """The wrapper knows the parameters that are trained as it is made: of others no gradients would be exchanged."""
+    thawed = FLAT.replace(
+        "    for x, y in", "    if epoch:\n        model.requires_grad_(True)\n    for x, y in"
+    )
+    source = thawed.replace("optimizer = ", "model[0].requires_grad_(False)\noptimizer = ")
+    check_noop(source, "what is trained changes in the course of the training", **GPUS)
+
+
 def test_layers_that_are_frozen_on_the_way(check_noop: Callable[..., None]) -> None:
     source = GAN.replace("        netG.zero_grad()\n", "        netD[0].requires_grad_(False)\n")
     check_noop(source, "what is trained changes in the course of the training", **GPUS)

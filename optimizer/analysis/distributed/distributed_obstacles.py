@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
 from ..facts import Fact, Loop, LoopKind, not_one
@@ -182,26 +183,48 @@ def loss_reduction(resolver: Resolver, step: StepCode, backward: Backward) -> Re
 def _thaws(script: TrainingScript, step: StepCode) -> Fact | None:
     """Where parameters begin or cease to be trained once the network is wrapped, which settles which of them are.
 
-    All of a network at once may, as a discriminator does while its generator learns: no gradient of it is waited for then.
+    All of a network at once may, as a discriminator does while its generator learns, where nothing else says what is trained: no gradient of it
+    is waited for then.
     """
-    optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
-    networks = trained_networks(script, optimizers, step.loop)
-    wholes = {call for network in networks if not network.in_parts for call in network.made}
+    trained = _Trained(script, step)
+    why = "what is trained changes in the course of the training"
+    on_the_way: set[ast.AST] = set()
     for block in list(training_blocks(script, methods=True))[-1:]:
         for reached in reached_nodes(script.resolver, [block.trains], block.module):
-            node = reached.node
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr in {"requires_grad", "requires_grad_"}
-                and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
-            ):
-                owner = _whose_parameters(node.value, reached.module)
-                models = {model.node for model in script.models_of(owner, reached.module)}
-                is_whole = models and models <= wholes
-                if not is_whole and not _is_calculated(owner, reached.module):
-                    why = "what is trained changes in the course of the training"
-                    return Obstacle(reached.module, node, why)
+            if trained.is_changed(reached.node, reached.module):
+                on_the_way.add(reached.node)
+                if not trained.is_whole(reached.node, reached.module):
+                    return Obstacle(reached.module, reached.node, why)
+    for module in script.modules if on_the_way else ():
+        for node in module.nodes_of(ast.Attribute):
+            beforehand = trained.is_changed(node, module) and node not in on_the_way
+            if beforehand and script.may_run(node, module):
+                return Obstacle(module, node, why)
     return None
+
+
+class _Trained:
+    """Answers for places that say whether a tensor requires gradients."""
+
+    def __init__(self, script: TrainingScript, step: StepCode) -> None:
+        self._script = script
+        optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
+        networks = trained_networks(script, optimizers, step.loop)
+        self._wholes = {call for n in networks if not n.in_parts for call in n.made}
+
+    def is_changed(self, node: ast.AST, module: Module) -> TypeGuard[ast.Attribute]:
+        """Whether ``node`` sets that of anything but a tensor that is calculated."""
+        return (
+            isinstance(node, ast.Attribute)
+            and node.attr in {"requires_grad", "requires_grad_"}
+            and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
+            and not _is_calculated(node.value, module)
+        )
+
+    def is_whole(self, node: ast.Attribute, module: Module) -> bool:
+        """Whether it is that of all parameters of a network."""
+        models = self._script.models_of(_whose_parameters(node.value, module), module)
+        return bool(models) and {model.node for model in models} <= self._wholes
 
 
 def _is_calculated(node: ast.expr, module: Module) -> bool:
