@@ -14,7 +14,7 @@ from ..execution.written_files import ARRAYS
 from .arrays import as_long_as_others, compare_arrays, differing
 from .findings import Finding, Kind, note
 from .lines import read_lines, without_options
-from .pictures import compare_pictures, pixels
+from .pictures import compare_pictures, is_plot, pixels
 from .raw_numbers import compare_raw
 from .text import compare_text
 from .tolerance import Precision
@@ -125,9 +125,18 @@ def _raw(
     if len(pictures) == 2 + len(known):
         before, after, *others = pictures
         given = (file.path, before, after, others, precision)
-        yield from compare_pictures(*given, rounding=rounding)
+        found = compare_pictures(*given, rounding=rounding)
+        yield from map(_own_share, found) if other.ranks and not is_plot(ours) else found
         return
     yield from compare_raw(file.path, ours, theirs, known, precision, rounding=rounding)
+
+
+def _own_share(finding: Finding) -> Finding:
+    """What rank 0 shows may be what it has of a batch, such as the pictures that it has made itself."""
+    if not finding.fails:
+        return finding
+    message = f"{finding.message}: rank 0 may show its own share of a batch"
+    return note(finding.kind, message, tensor=finding.tensor)
 
 
 def _bytes(run: Observations, path: str) -> bytes | None:

@@ -29,6 +29,8 @@ _MODES = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
 """Whose numbers are levels, of 8 bits or 16; those of a palette are numbers of colours. (Pillow's names of them)"""
 _DEPTH = 24
 """Where the bits of a level are told in a PNG file: of colours with 16, Pillow reads 8."""
+_TOLD_WITHIN = 1024
+"""Bytes ahead of the pixels of a PNG file, in which programs name themselves."""
 _MOST_LEVELS = 4_000_000
 """Of a picture that is looked into: its numbers take some hundred megabytes then."""
 _BLOCKS = (1, 4, 16)
@@ -50,6 +52,11 @@ def pixels(content: bytes) -> NDArray[np.int64] | None:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return None
     return levels.reshape(*levels.shape[:2], -1)
+
+
+def is_plot(content: bytes) -> bool:
+    """Whether matplotlib has drawn a PNG file, as it tells in it: of numbers, not of samples."""
+    return b"Matplotlib" in content[:_TOLD_WITHIN]
 
 
 def compare_pictures(

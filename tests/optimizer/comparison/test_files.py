@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from safetensors.numpy import save_file
 
 from torchopt_cli.optimizer.comparison.files import compare_files, unseen_bytes
@@ -210,6 +212,33 @@ def test_a_link_that_leads_elsewhere(keeping: Callable[..., Observations]) -> No
         assert compare(ours, ours) == []
     assert exact(ours, theirs, theirs) == []
     assert "is not written" in exact(ours, keeping())[0].message
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks", "fails"),
+    [({}, 2, False), ({"Software": "Matplotlib version3.9.2"}, 2, True), ({}, 0, True)],
+    ids=["of samples", "plot", "one process"],
+)
+def test_a_picture_of_what_rank_0_has_of_a_batch(
+    run: Callable[..., Observations], told: dict[str, str], ranks: int, fails: bool
+) -> None:
+    plain = run(steps=2)
+
+    def showing(name: str, rows: int) -> Observations:
+        folder = plain.folder / name
+        folder.mkdir()
+        about = PngInfo()
+        for key, text in told.items():
+            about.add_text(key, text)
+        Image.new("RGB", (20, rows)).save(folder / "made.png", pnginfo=about)
+        file = WrittenFile("made.png", 1, digest=name, bytes_as="made.png")
+        return replace(plain, folder=folder, files=(file,))
+
+    original, other = showing("original", 40), showing("other", 20)
+    other = replace(other, ranks=(plain,) * ranks)
+    (finding,) = compare_files(original, other, (original,), (), Precision.FLOAT32)
+    assert finding.fails is fails
+    assert ("its own share of a batch" in finding.message) is not fails
 
 
 def test_numbers_beside_progress_bars(writing: Write) -> None:
