@@ -22,6 +22,8 @@ class Reading:
         self.source: dict[str, Any] | None = None
         self.batch = 0
         """How many samples the last batch had."""
+        self.is_share = False
+        """Whether that was a rank's share of a batch, dealt by a ``DistributedSampler``."""
         self._loaders = LoaderPasses()
         self._passes: list[dict[str, Any]] = []
         self._step_samples: list[int] = []
@@ -50,7 +52,7 @@ class Reading:
     def got_batch(self, noted: dict[str, Any], batch: Any) -> None:
         """The loader gave a batch."""
         samples = count_read(batch, noted["order"].size(noted["batches"]))
-        self.batch = samples
+        self.batch, self.is_share = samples, noted["sampler_epoch"] is not None
         noted["batches"] += 1
         noted["samples"] += samples
         if noted is not self.source:  # what was read for something else

@@ -84,8 +84,10 @@ class SharedDraws:
         if samples < 2 or samples not in sizes or self._inside or outside:
             return None
         distributed = torch.distributed
-        joined = distributed.is_available() and distributed.is_initialized()
-        return (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        ranks = distributed.get_world_size()
+        return (distributed.get_rank(), ranks) if ranks == 1 or self._reading.is_share else None
 
     def _drawing(self, original: Callable[..., Any], size: int | None = None) -> Any:
         """``size`` is which argument of ``original`` may be a whole number that is the size, or the first of the sizes."""

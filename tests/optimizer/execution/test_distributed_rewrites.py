@@ -264,6 +264,7 @@ def test_the_loss_inside_a_network_in_data_parallel(tmp_path: Path) -> None:
     [
         ("segmentation", 10, ["BatchNorm2d"]),
         ("multi_file", 8, ["BatchNorm2d"]),  # behind the first evaluation
+        ("vae", 10, ["BatchNorm2d", "noise drawn for each sample"]),
         ("gan_flat", 6, ["BatchNorm2d", "dropout2d", "noise drawn for each sample"]),
         (
             "transformer_translation",

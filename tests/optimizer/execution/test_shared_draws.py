@@ -44,14 +44,19 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Any, 
     undone: list[Patches] = []
 
     def run(
-        draw: Callable[[int], Any], rank: int = 0, ranks: int = 1, *, align: bool = True
+        draw: Callable[[int], Any],
+        rank: int = 0,
+        ranks: int = 1,
+        *,
+        align: bool = True,
+        is_share: bool = True,
     ) -> tuple[Any, int]:
         distributed = torch.distributed
         monkeypatch.setattr(distributed, "is_initialized", lambda: ranks > 1)
         monkeypatch.setattr(distributed, "get_rank", lambda: rank)
         monkeypatch.setattr(distributed, "get_world_size", lambda: ranks)
         reading, patches = Reading(), Patches()
-        reading.batch = 8 // ranks
+        reading.batch, reading.is_share = 8 // ranks, is_share
         draws = SharedDraws(reading, 0, align=align)
         draws.install(patches, Functions(patches))
         undone.append(patches)
@@ -108,3 +113,12 @@ def test_what_follows_is_drawn_alike(drawn: Callable[..., tuple[Any, int]]) -> N
     whole, _ = drawn(noise_and_more)
     share, _ = drawn(noise_and_more, 1, 2)
     assert torch.equal(whole, share)
+
+
+def test_what_every_rank_reads_in_full_is_drawn_by_each_alike(
+    drawn: Callable[..., tuple[Any, int]],
+) -> None:
+    """As an evaluation that is not shared."""
+    alone, _ = drawn(lambda size: torch.randn(size, 2), 1, 2, is_share=False)
+    seed_everything(3)
+    assert torch.equal(alone, torch.randn(4, 2))
