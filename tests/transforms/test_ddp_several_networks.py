@@ -354,6 +354,47 @@ def test_two_networks_of_one_optimizer(rewrite: Callable[..., RewriteResult]) ->
     assert "nn.functional.cross_entropy(ddp_decoder(ddp_encoder(x).relu()), y)" in text
 
 
+@pytest.mark.parametrize(
+    ("made", "given"),
+    [
+        ("weights = nn.Parameter(torch.zeros(2))", "{'params': [weights]}"),
+        ("weights = nn.Parameter(torch.zeros(2))", "{'params': weights, 'lr': 0.1}"),
+        ("weights = torch.zeros(2, requires_grad=True)", "{'params': (weights,)}"),
+        ("weights = torch.zeros(2).requires_grad_()", "{'params': [weights]}"),
+        (
+            "class Weights:\n    def __init__(self):\n"
+            "        self.two = nn.Parameter(torch.zeros(2))\nweights = Weights()",
+            "{'params': [weights.two]}",
+        ),
+        (
+            "class Weights(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.two = nn.Parameter(torch.zeros(2))\nweights = Weights()",
+            "{'params': [weights.two]}",
+        ),
+    ],
+)
+def test_what_is_trained_beside_networks(
+    check_noop: Callable[..., None], made: str, given: str
+) -> None:
+    """No wrapper knows it: every process would train its own."""
+    source = FLAT.replace(MODEL, f"{MODEL}{made}\n").replace(
+        "model.parameters()", f"[{{'params': model.parameters()}}, {given}]"
+    )
+    assert given in source
+    check_noop(source, "the optimizer trains it beside the networks", **GPUS)
+
+
+def test_a_parameter_of_a_network_that_is_trained(rewrite: Callable[..., RewriteResult]) -> None:
+    model = (
+        "class Net(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Linear(8, 3))\n"
+        "        self.scale = nn.Parameter(torch.ones(3))\n"
+        "    def forward(self, x):\n        return super().forward(x) * self.scale\n\nmodel = Net()\n"
+    )
+    groups = "[{'params': model[0].parameters()}, {'params': [model.scale], 'lr': 0.1}]"
+    source = FLAT.replace(MODEL, model).replace("model.parameters()", groups)
+    assert "ddp_model(x)" in code(rewrite(source, ["ddp"], **GPUS))
+
+
 def test_a_network_that_runs_twice_in_its_step(rewrite: Callable[..., RewriteResult]) -> None:
     source = FLAT.replace("model(x), y)", "model(x) + model(x + 1), y)")
     text = code(rewrite(source, ["ddp"], **GPUS))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...rewriting.edits import FileEdit
 from ..facts import CallFact, Optimizer
+from ..networks.loose_parameters import loose_parameter
 from ..networks.network_flow import NetworkFlow, network_flow
 from ..obstacles import Obstacle
 from ..program.statements import only_one_runs
@@ -109,6 +110,12 @@ def _not_understood(
     if not networks:
         why = "what the optimizer trains is not seen to be one network"
         return Obstacle(optimizers[0].module, optimizers[0].node, why)
+    trained = {call for network in networks for call in network.made}
+    for optimizer in optimizers:
+        loose = loose_parameter(resolver, optimizer, trained)
+        if loose is not None:
+            why = "the optimizer trains it beside the networks, where no process hears of the gradients of the others"
+            return Obstacle(loose.module, loose.node, why)
     for network in networks:
         ran = next(iter(network.forwards), None)
         if ran is None:

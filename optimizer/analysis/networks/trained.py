@@ -15,7 +15,8 @@ from ..values.resolver import Resolver
 from ..values.values import External
 from .models import models_and_copies, models_in
 
-_PARAMETERS = frozenset({"parameters", "named_parameters"})
+PARAMETERS = frozenset({"parameters", "named_parameters"})
+"""Methods that give all parameters of a network."""
 
 
 def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> tuple[Model, ...]:
@@ -23,7 +24,7 @@ def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> t
     found: dict[ast.Call, Model] = {}
     for optimizer in optimizers:
         for receiver, module in _receivers(resolver, optimizer):
-            for model in _owners(resolver, receiver, module):
+            for model in owners(resolver, receiver, module):
                 found.setdefault(model.node, model)
     return tuple(found.values())
 
@@ -31,7 +32,7 @@ def trained_networks(resolver: Resolver, optimizers: tuple[Optimizer, ...]) -> t
 def trained_in_each(resolver: Resolver, optimizer: Optimizer) -> tuple[frozenset[ast.Call], ...]:
     """For each ``network.parameters()`` that ``optimizer`` is given: the calls that may have made that network."""
     return tuple(
-        frozenset(model.node for model in _owners(resolver, receiver, module))
+        frozenset(model.node for model in owners(resolver, receiver, module))
         for receiver, module in _receivers(resolver, optimizer)
     )
 
@@ -83,7 +84,7 @@ def _receivers(resolver: Resolver, optimizer: Optimizer) -> Iterator[tuple[ast.e
         yield from _receivers_in(resolver, given, optimizer.module, set())
 
 
-def _owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
+def owners(resolver: Resolver, node: ast.expr, module: Module) -> tuple[Model, ...]:
     """The network ``node`` is, or the one it is a layer of: ``model.fc``, ``model[1]``."""
     while True:
         models = models_in(resolver, resolver.values(node, module))
@@ -96,24 +97,37 @@ def _receivers_in(
     resolver: Resolver, node: ast.expr, module: Module, seen: set[ast.AST]
 ) -> Iterator[tuple[ast.expr, Module]]:
     """What ``.parameters()`` is called on in ``node`` and in what its names stand for, and the networks a library is given there."""
+    for inner, owner in given_nodes(resolver, node, module, seen):
+        if isinstance(inner, ast.Attribute) and inner.attr in PARAMETERS:
+            yield inner.value, owner
+        elif isinstance(inner, ast.Call) and _is_by_library(resolver, inner, owner):
+            yield from _networks_given(resolver, inner, owner)
+
+
+def given_nodes(
+    resolver: Resolver, node: ast.expr, module: Module, seen: set[ast.AST]
+) -> Iterator[tuple[ast.AST, Module]]:
+    """The nodes of ``node`` and of what its names and calls stand for, down to where ``parameters`` of something are named."""
     if node in seen:
         return
     seen.add(node)
-    for inner in walk(node):
-        if isinstance(inner, ast.Attribute) and inner.attr in _PARAMETERS:
-            yield inner.value, module
-        elif isinstance(inner, ast.Name):
+    pending: list[ast.AST] = [node]
+    while pending:
+        inner = pending.pop(0)
+        yield inner, module
+        if isinstance(inner, ast.Attribute) and inner.attr in PARAMETERS:
+            continue
+        pending += ast.iter_child_nodes(inner)
+        if isinstance(inner, ast.Name):
             values = ((value, module) for value in _behind(inner, module))
             for value, owner in (*values, *_handed_over(resolver, inner, module)):
-                yield from _receivers_in(resolver, value, owner, seen)
+                yield from given_nodes(resolver, value, owner, seen)
         elif isinstance(inner, ast.Call):
-            if _is_by_library(resolver, inner, module):
-                yield from _networks_given(resolver, inner, module)
             for callee in resolver.callees(inner, module):
                 if isinstance(callee.node, ast.FunctionDef) and callee.node.name != "forward":
                     for returned in walk(callee.node):
                         if isinstance(returned, ast.Return) and returned.value is not None:
-                            yield from _receivers_in(resolver, returned.value, callee.module, seen)
+                            yield from given_nodes(resolver, returned.value, callee.module, seen)
 
 
 def _is_by_library(resolver: Resolver, call: ast.Call, module: Module) -> bool:
