@@ -468,6 +468,30 @@ def test_a_gradient_penalty(rewrite: Callable[..., RewriteResult]) -> None:
     assert "gradient_penalty(ddp_netD," in code(rewrite(summed, ["ddp"], **GPUS))
 
 
+FAKE = "        fake = netG(torch.randn(x.size(0), 4)).detach()\n"
+SUMMED = """\
+        lossD = -torch.mean(netD(x)) + torch.mean(netD(fake)) + 10 * penalty
+        lossD.backward()
+"""
+
+
+def test_a_gradient_penalty_with_a_backward_pass_of_its_own(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None]
+) -> None:
+    """On the bias of the last layer the gradients of the inputs do not depend."""
+    why = "a penalty on gradients alone may bring none to some parameters"
+    first = SUMMED.replace(" + 10 * penalty", "")
+    late = first + "        penalty = gradient_penalty(netD, x.data, fake.data)\n"
+    source = WGAN.replace("        penalty = gradient_penalty(netD, x.data, fake.data)\n", "")
+    source = source.replace("        fake = netG(torch.randn(x.size(0), 4))\n", FAKE)
+    source = source.replace(SUMMED, f"{late}        (10 * penalty).backward()\n")
+    check_noop(source, why, **GPUS)
+    with_loss = source.replace(
+        "(10 * penalty).backward()", "(10 * penalty + netD(x).mean()).backward()"
+    )
+    assert "gradient_penalty(ddp_netD," in code(rewrite(with_loss, ["ddp"], **GPUS))
+
+
 @pytest.mark.parametrize(
     ("replaced", "by"),
     [

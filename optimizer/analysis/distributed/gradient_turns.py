@@ -10,7 +10,7 @@ Source: ``Reducer::prepare_for_backward``, https://github.com/pytorch/pytorch/bl
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,9 @@ from ..calls.reach import reached_nodes
 from ..networks.models import models_in
 from ..networks.networks import Networks
 from ..program.statements import are_alternatives
+from ..program.syntax import Module
 from ..program.trees import position, walk
+from ..training.gradient_penalties import GRAD
 from ..training.steps import Backward, StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
@@ -57,6 +59,17 @@ def backward_out_of_turn(
     return None
 
 
+def penalty_alone(resolver: Resolver, step: StepCode, network: TrainedNetwork) -> Backward | None:
+    """A backward pass of ``step`` to ``network`` from a penalty on its gradients alone, on which its last bias, say, has no influence."""
+    turns = _Turns(resolver, step, network)
+    if not turns.ask_for_gradients:
+        return None
+    for backward in step.backwards:
+        if turns.behind(backward).forwards and not turns.runs_beside_gradients(backward):
+            return backward
+    return None
+
+
 @dataclass
 class _Behind:
     """The statements that run the network and through which gradients come to it; ``is_clear`` where there are no others."""
@@ -76,6 +89,48 @@ class _Turns:
         """The loops within the step around ``statement``."""
         around = self._step.module.loops(statement)
         return {loop for loop in around if loop in self._flow.statements}
+
+    @cached_property
+    def ask_for_gradients(self) -> bool:
+        """Whether ``torch.autograd.grad`` is called in the step."""
+        return any(
+            self._asks(each.node, each.module)
+            for each in reached_nodes(self._resolver, self._flow.statements, self._step.module)
+        )
+
+    def runs_beside_gradients(self, backward: Backward) -> bool:
+        """Whether gradients of ``backward`` come to the network otherwise than through gradients that the step asks for."""
+        seen: set[ast.stmt] = set()
+        pending: list[tuple[ast.AST, ast.stmt]] = [(backward.loss, backward.statement)]
+        while pending:
+            node, at = pending.pop()
+            carrying = list(self._carrying(own_nodes(node), self._gives_gradients_alone))
+            if self._runs_network(carrying):
+                return True
+            sources = {*self._flow.sources_of(node, carrying, at)} - seen
+            seen |= sources
+            pending += [(source, source) for source in sources]
+        return False
+
+    def _gives_gradients_alone(self, node: ast.expr) -> bool:
+        """Whether all that ``node`` gives are gradients of the network, or something made of them."""
+        if not isinstance(node, ast.Call):
+            return False
+        module = self._step.module
+        if self._asks(node, module):
+            return True
+        inside = list(reached_nodes(self._resolver, [node], module))
+        inside = [each for each in inside if not each.direct]
+        asking = {
+            each.module.function(each.node) for each in inside if self._asks(each.node, each.module)
+        }
+        forwards = [each for each in inside if each.node in self._forwards]
+        if not asking or len(forwards) > 1:
+            return False
+        return all(each.module.function(each.node) in asking for each in forwards)
+
+    def _asks(self, node: ast.AST, module: Module) -> bool:
+        return isinstance(node, ast.Call) and bool(self._resolver.names(node.func, module) & GRAD)
 
     def behind(self, backward: Backward) -> _Behind:
         """How gradients of ``backward`` come to the network."""
@@ -135,13 +190,15 @@ class _Turns:
                 return False
             node = node.value
 
-    def _carrying(self, nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-        """Those of ``nodes`` that may hold a graph: nothing within ``fake.detach()``."""
+    def _carrying(
+        self, nodes: Iterable[ast.AST], leaves_out: Callable[[ast.expr], bool] = lambda _: False
+    ) -> Iterator[ast.AST]:
+        """Those of ``nodes`` that may hold a graph: nothing within ``fake.detach()``, or within what ``leaves_out``."""
         cut: set[ast.AST] = set()
         for node in nodes:
             if node in cut:
                 continue
-            if isinstance(node, ast.expr) and self._is_free(node):
+            if isinstance(node, ast.expr) and (self._is_free(node) or leaves_out(node)):
                 cut.update(walk(node))
                 continue
             yield node

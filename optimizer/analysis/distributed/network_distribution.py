@@ -28,7 +28,7 @@ from .data_parallel import (
     wraps_part,
 )
 from .evaluation_shares import EvaluationShare
-from .gradient_turns import backward_out_of_turn
+from .gradient_turns import backward_out_of_turn, penalty_alone
 from .kept_results import keeps_nothing
 from .network_wrapping import OwnDraws, Replacing, Wrapping, wrap_beside, wrap_instead, wrapped_name
 from .noise import draws_noise_alike
@@ -125,6 +125,10 @@ def _not_understood(
         if late is not None:
             why = f"it may be the second backward pass to a network since that ran (`{ran.module.code(ran.node)}`), and DistributedDataParallel exchanges the gradients of one"
             return Obstacle(late.module, late.node, why)
+        alone = penalty_alone(resolver, step, network)
+        if alone is not None:
+            why = "a penalty on gradients alone may bring none to some parameters, such as the last bias, for which DistributedDataParallel waits"
+            return Obstacle(alone.module, alone.node, why)
     return None
 
 
