@@ -329,6 +329,49 @@ def test_ways_back_to_a_network_that_are_not_seen(
     check_noop(source, "may be the second backward pass", **GPUS)
 
 
+JUDGE = """\
+class Judge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2))
+        self.last = nn.Linear(16, 1)
+
+    def features(self, x):
+        return self.layers(x)
+
+    def forward(self, x):
+        return self.last(self.features(x))
+
+
+def matched(net, x):
+    return net.features(x).pow(2).mean()
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "netD.features(x).pow(2).mean()",
+        "netD.layers(x).pow(2).mean()",
+        "matched(netD, x)",
+        "features(x).pow(2).mean()",
+    ],
+)
+def test_parts_of_a_network_that_the_wrapper_does_not_run(
+    rewrite: Callable[..., RewriteResult], check_noop: Callable[..., None], loss: str
+) -> None:
+    made = NETWORKS[NETWORKS.index("netD") :]
+    source = GAN.replace(made, "netD = Judge()\nfeatures = netD.features\n")
+    source = source.replace("netG =", f"{JUDGE}netG =")
+    assert "ddp_netD(x)" in code(rewrite(source, ["ddp"], **GPUS))
+    second = source.replace(
+        "        optimizerD.step()\n", f"        ({loss}).backward()\n        optimizerD.step()\n"
+    )
+    check_noop(second, "may be the second backward pass", **GPUS)
+
+
 def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) -> None:
     """Whoever steps, the gradients are those that come to the network behind its forward pass."""
     other = "optimizerD = torch.optim.Adam([*netD.parameters(), *netG.parameters()], lr=0.01)\n"

@@ -169,21 +169,30 @@ class _Turns:
     def _is_unclear(self, node: ast.AST, at: ast.stmt) -> bool:
         """Whether ``node`` may hold a graph that the step has not made in sight, or has some of the network itself."""
         module = self._step.module
+        if isinstance(node, ast.Call):
+            reached = reached_nodes(self._resolver, [node], module)
+            return any(self._has_part(r.node, r.module) for r in reached if not r.direct)
         if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
             return False
         parent = module.parents[node]
         if isinstance(parent, ast.Attribute):
             return False
-        if isinstance(node, ast.Attribute) and self._is_of_network(node.value):
-            return node.attr not in _ASKED
+        if isinstance(node, ast.Attribute) and self._is_of_network(node.value, module):
+            return self._has_part(node, module)
         if isinstance(parent, ast.Call) and parent.func is node:
             return False  # what it is given is looked at by itself
         return not any(True for _ in self._flow.sources_of(node, [node], at))
 
-    def _is_of_network(self, node: ast.expr) -> bool:
+    def _has_part(self, node: ast.AST, module: Module) -> bool:
+        """Whether ``node`` is something of the network that gradients come to: a weight, a layer, a method of its own."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            return False
+        return node.attr not in _ASKED and self._is_of_network(node.value, module)
+
+    def _is_of_network(self, node: ast.expr, module: Module) -> bool:
         """Whether ``node`` is the network or a part of it: ``netD``, ``netD[0]``."""
         while True:
-            models = models_in(self._resolver, self._resolver.values(node, self._step.module))
+            models = models_in(self._resolver, self._resolver.values(node, module))
             if any(model.node in self._network.made for model in models):
                 return True
             if not isinstance(node, ast.Attribute | ast.Subscript):
@@ -204,8 +213,11 @@ class _Turns:
             yield node
 
     def _is_free(self, node: ast.expr) -> bool:
+        module = self._step.module
         is_stored = not isinstance(getattr(node, "ctx", None) or ast.Load(), ast.Load)
-        return not is_stored and self._gradients.free(node, self._step.module)
+        if is_stored or self._has_part(node, module):
+            return False  # a layer or a method is no tensor, but gives one
+        return self._gradients.free(node, module)
 
     def _runs_network(self, nodes: Iterable[ast.AST]) -> bool:
         calls = [node for node in nodes if isinstance(node, ast.Call)]
