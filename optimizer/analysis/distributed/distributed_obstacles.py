@@ -137,7 +137,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
         loss = unscaled(resolver, backward.loss, module)
         reduction = loss_reduction(resolver, step, backward)
         if reduction is Reduction.MIXED:
-            why = "the loss hangs on a mean or a sum over the samples of a batch, of which every process would have only a part"
+            why = "the loss hangs on a mean or a sum over the samples of a batch, or compares them, and every process would have only a part of those"
             return Obstacle(module, backward.loss, why)
         for each in asking[:1]:
             if reduction not in _ADD_UP or not _is_penalty(resolver, each):

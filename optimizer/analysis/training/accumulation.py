@@ -87,7 +87,7 @@ class _Plan:
         self._check_body(loop, applied)
         targets = BatchTargets(self._resolver, loop, self._module)
         if LossReductions(self._resolver, loop).of(self._loss, self._module) is Reduction.MIXED:
-            why = "the loss hangs on a mean or a sum over the samples of a batch, which would be that of a smaller one"
+            why = "the loss hangs on a mean or a sum over the samples of a batch, or compares them, and the batch would be a smaller one"
             self._refuse(backward.node, why)
         self._refuse_if(not_a_mean(self._resolver, self._loss, self._module, targets))
         self._refuse_if(sets_reduction(self._resolver))

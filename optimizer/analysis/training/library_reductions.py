@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ..calls.signatures import call_argument
 from ..program.syntax import Module
-from ..program.trees import walk
+from ..program.trees import is_none, walk
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .followed_calls import Frame
@@ -17,7 +17,7 @@ from .gradient_penalties import GRAD, is_of_inputs
 from .loss_forms import is_loss, is_set_outside_init, size_at, whose_sizes
 from .mean_losses import averages
 from .permutations import is_permutation
-from .reductions import EACH, REDUCED, Reduced, Reduction, added, elementwise
+from .reductions import EACH, REDUCED, Reduced, Reduction, added, crossed, elementwise
 from .tensor_reductions import tensor_reduction
 
 _Asked: TypeAlias = Callable[[ast.expr, Module, Frame], Reduced]
@@ -127,7 +127,7 @@ class LibraryReductions:
         self, told: Sequence[tuple[ast.Call, Module]], kinds: Sequence[Reduced]
     ) -> Reduced:
         """A loss of PyTorch, which may be any of those that the calls ``told`` make or compute."""
-        if {*REDUCED, Reduction.WHOLE, Reduction.MIXED} & set(kinds):
+        if {*REDUCED, Reduction.WHOLE} & set(kinds) or elementwise(kinds) is Reduction.MIXED:
             return Reduction.MIXED
         found: set[Reduced] = set()
         for call, module in told:
@@ -137,6 +137,8 @@ class LibraryReductions:
                     found.add(Reduction.SAMPLES)
                 case ast.Constant(value="sum"):
                     found.add(Reduction.SUM)
+                case ast.Constant(value="batchmean"):
+                    found.add(Reduction.MEAN)
                 case _:
                     is_mean = averages(self._resolver, call, module)
                     found.add(Reduction.MEAN if is_mean else None)
@@ -177,6 +179,8 @@ class LibraryReductions:
         if is_permutation(self._resolver, first, module):
             others = index.elts[1:] if isinstance(index, ast.Tuple) else []
             return owner if self._are_fixed(others, module, frame) else None
+        if is_none(first):
+            return crossed(owner)
         match index:
             case ast.Constant(value=str()):
                 return owner

@@ -24,6 +24,8 @@ class Reduction(Enum):
     """Numbers of each sample that a network has a part in, and no other sample."""
     RESULT = "result"
     """As SAMPLES: what a network returns, which may also be a loss that it has computed itself."""
+    CROSSED = "crossed"
+    """Numbers of each sample that lie along another dimension than the first, to be compared with those of the others."""
     COUNT = "count"
     """How many samples (or numbers of them) there are, or so many times a fixed number."""
     SIZES = "sizes"
@@ -41,7 +43,8 @@ class Reduction(Enum):
     WHOLE = "whole"
     """One number of all that a network returns, in which it may have reduced the samples itself."""
     MIXED = "mixed"
-    """What a function that is not linear makes of a sum or a mean: another number for each part of a batch."""
+    """What a function that is not linear makes of a sum or a mean, and what is made of several samples: another number for each part
+    of a batch."""
 
 
 Reduced: TypeAlias = Reduction | None
@@ -63,11 +66,32 @@ def elementwise(parts: Iterable[Reduced]) -> Reduced:
     kinds = set(parts)
     if Reduction.MIXED in kinds or (kinds & _MIX and None not in kinds):
         return Reduction.MIXED
+    if Reduction.CROSSED in kinds:
+        return _crossed(kinds)
     if not kinds <= _ELEMENTWISE:
         return None
     if kinds & EACH:
         return Reduction.SAMPLES if kinds & (EACH - {Reduction.GIVEN}) else Reduction.GIVEN
     return Reduction.FIXED
+
+
+def _crossed(kinds: set[Reduced]) -> Reduced:
+    if kinds & EACH:
+        return Reduction.MIXED  # each sample with every other one
+    return Reduction.CROSSED if kinds <= {Reduction.CROSSED, Reduction.FIXED} else None
+
+
+def crossed(value: Reduced) -> Reduced:
+    """What ``value`` is with another dimension ahead of that of the samples: ``value[None]``."""
+    return Reduction.CROSSED if value in EACH else elementwise([value])
+
+
+def compared(parts: Iterable[Reduced]) -> Reduced:
+    """What a function makes of ``parts`` that takes all rows of one with all rows of the other, or a row by what the others have."""
+    kinds = set(parts)
+    if kinds <= {Reduction.FIXED}:
+        return Reduction.FIXED
+    return Reduction.MIXED if kinds <= EACH | {Reduction.CROSSED, Reduction.MIXED} else None
 
 
 def added(parts: Iterable[Reduced]) -> Reduced:

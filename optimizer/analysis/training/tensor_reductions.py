@@ -10,6 +10,8 @@ from .reductions import (
     REDUCED,
     Reduced,
     Reduction,
+    compared,
+    crossed,
     elementwise,
     operation,
     whole_mean,
@@ -42,6 +44,10 @@ _FROM_THE_END = frozenset(
 """Those that nobody asks for along a batch: a dimension counted from the end is another one."""
 _BESIDE_SAMPLES = frozenset({"normalize", "cosine_similarity"})
 """Those that take the dimension behind that of the samples unless they are told another one."""
+_COMPARES_ROWS = frozenset("softmax log_softmax normalize cosine_similarity cumsum".split())
+"""Those that put the samples in relation to each other along the dimension of these."""
+_EVERY_WITH_EVERY = frozenset({"linear", "tensordot"})
+"""Those that take each row of one tensor with each of another."""
 _DIMENSION_SECOND = frozenset({"cat", "stack", "chunk", "split", "topk", "norm"})
 _NUMBERS = frozenset("norm std var max min prod logsumexp".split())
 _WHOLE = {"mean": whole_mean, "sum": whole_sum}
@@ -63,6 +69,10 @@ def tensor_reduction(
         return Reduction.COUNT
     if function in _WHOLE and not arguments and not keywords:
         return _WHOLE[function](tensor)
+    if function == "squeeze" and tensor is Reduction.CROSSED:
+        return None
+    if function == "unsqueeze" and arguments and dimensions(arguments[0]) == [0]:
+        return crossed(tensor)
     if function in _SAME or (function in _BOUNDS and tensor is Reduction.WEIGHT):
         return tensor
     if function in _SAME_ROWS:
@@ -73,6 +83,8 @@ def tensor_reduction(
     name = function.removesuffix("_")
     if name in _ALONG:
         return _along(name, tensor, arguments, kinds, keywords)
+    if name in _EVERY_WITH_EVERY and kinds:
+        return compared([tensor, kinds[0]])
     if name in _OPERATORS and len(every) == 2:
         return operation(_OPERATORS[name], *every)
     return elementwise(every) if name in _ELEMENTWISE else None
@@ -99,6 +111,8 @@ def _along(
     numbers = dimensions(told[0])
     if numbers and all(n >= 1 or (n < 0 and function in _FROM_THE_END) for n in numbers):
         return elementwise([tensor, *others])
+    if numbers == [0] and function in _COMPARES_ROWS:
+        return compared([tensor, *others])
     if numbers == [0] and function in _WHOLE:
         return _WHOLE[function](tensor)
     return whole_number(tensor) if numbers == [0] and function in _NUMBERS else None

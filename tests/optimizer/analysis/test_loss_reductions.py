@@ -150,7 +150,62 @@ CASES: dict[str, tuple[str, str, Reduction | None]] = {
         None,
     ),
     "largest": ("", "    loss = out.max(dim=1)[0].mean()", None),
-    "along the batch": ("", "    loss = -F.log_softmax(out, dim=0).mean(dim=1).sum()", None),
+    "along the batch": (
+        "",
+        "    loss = -F.log_softmax(out, dim=0).mean(dim=1).sum()",
+        Reduction.MIXED,
+    ),
+    "normalized over the batch": (
+        "",
+        "    loss = F.cross_entropy(F.normalize(out, dim=0), y)",
+        Reduction.MIXED,
+    ),
+    "each with each": (
+        "",
+        "    near = (out.unsqueeze(0) - out.unsqueeze(1)).pow(2).sum(2)\n    loss = (1 / (1 + near)).mean()",
+        Reduction.MIXED,
+    ),
+    "each with each, indexed": (
+        "",
+        "    near = F.cosine_similarity(out[:, None], out.detach()[None], dim=2)\n"
+        "    loss = F.cross_entropy(near, y)",
+        Reduction.MIXED,
+    ),
+    "each with each in a product": (
+        "",
+        "    loss = F.cross_entropy(F.linear(out, F.normalize(out)), y)",
+        Reduction.MIXED,
+    ),
+    "each with each in a product of tensors": (
+        "",
+        "    loss = F.cross_entropy(torch.tensordot(out, out, dims=([1], [1])), y)",
+        Reduction.MIXED,
+    ),
+    "same classes": (
+        "",
+        "    same = (y[None, :] == y[:, None]).float()\n    loss = (same * out.sum(1)).sum(1).mean()",
+        Reduction.MIXED,
+    ),
+    "weights of classes": (
+        "weights = torch.arange(6.0)\n",
+        "    loss = (out * weights.unsqueeze(0) + weights[None]).pow(2).mean()",
+        Reduction.MEAN,
+    ),
+    "a layer of weights": (
+        "weights = torch.ones(6, 6)\n",
+        "    loss = F.cross_entropy(F.linear(out, weights), y)",
+        Reduction.MEAN,
+    ),
+    "divergence": (
+        "",
+        "    loss = F.kl_div(F.log_softmax(out, 1), F.softmax(x.sum(1, keepdim=True) * out.detach(), 1), reduction='batchmean')",
+        Reduction.MEAN,
+    ),
+    "divergence of a layer": (
+        "criterion = nn.KLDivLoss(reduction='batchmean')\n",
+        "    loss = criterion(F.log_softmax(out / 2, dim=1), F.softmax(out.detach(), dim=1))",
+        Reduction.MEAN,
+    ),
     "other samples": ("", "    loss = (out - out[0]).pow(2).mean()", None),
     "centred": ("", "    loss = (out - out.mean(dim=0)).pow(2).mean()", Reduction.MIXED),
     "halves": (
