@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import indent
 
 import pytest
 
@@ -509,6 +510,27 @@ def test_a_gradient_penalty(rewrite: Callable[..., RewriteResult]) -> None:
         "        grad_outputs=torch.ones_like(judged),\n", ""
     )
     assert "gradient_penalty(ddp_netD," in code(rewrite(summed, ["ddp"], **GPUS))
+
+
+@pytest.mark.parametrize("asked", ["x.requires_grad_()", "x.requires_grad = True"])
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_penalty_at_the_real_samples(
+    rewrite: Callable[..., RewriteResult], asked: str, is_called: bool
+) -> None:
+    """That gradients of the batch are wanted says nothing of what is trained."""
+    penalty = (
+        f"{asked}\njudged = net(x)\n"
+        "slope = torch.autograd.grad(judged.sum(), x, create_graph=True)[0]\n"
+    )
+    norm = "slope.pow(2).sum(1).mean()"
+    function = f"def real_penalty(net, x):\n{indent(penalty, '    ')}    return {norm}\n\n\n"
+    inside = indent(penalty.replace("net(", "netD("), "        ") + f"        penalty = {norm}\n"
+    called = "        penalty = real_penalty(netD, x)\n"
+    source = WGAN.replace("def gradient_penalty", f"{function}def gradient_penalty").replace(
+        "        penalty = gradient_penalty(netD, x.data, fake.data)\n",
+        called if is_called else inside,
+    )
+    assert "ddp_netD(x)" in code(rewrite(source, ["ddp"], **GPUS))
 
 
 FAKE = "        fake = netG(torch.randn(x.size(0), 4)).detach()\n"

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
+from ..calls.signatures import argument_for
 from ..facts import Fact, Loop, LoopKind, not_one
 from ..loading.datasets import DatasetKind, find_datasets
 from ..networks.forward_losses import returns_mean
 from ..networks.models import may_be_lbfgs
 from ..obstacles import Obstacle
 from ..precision.precision import find_frameworks
-from ..program.scopes import Assigned
+from ..program.scopes import Assigned, Parameter
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
@@ -23,7 +24,7 @@ from ..training.loops import backward_calls
 from ..training.loss_reductions import LossReductions
 from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
 from ..training.permutations import orders_batch
-from ..training.reductions import Reduced, Reduction
+from ..training.reductions import EACH, Reduced, Reduction
 from ..training.setup_place import training_blocks
 from ..training.steps import Backward, StepCode
 from ..values.dataflow import Flow, own_nodes
@@ -207,7 +208,8 @@ class _Trained:
     """Answers for places that say whether a tensor requires gradients."""
 
     def __init__(self, script: TrainingScript, step: StepCode) -> None:
-        self._script = script
+        self._script, self._step = script, step
+        self._reductions = LossReductions(script.resolver, step.node)
         optimizers = [each for each in script.optimizers if script.may_run(each.node, each.module)]
         networks = trained_networks(script, optimizers, step.loop)
         self._wholes = {call for n in networks if not n.in_parts for call in n.made}
@@ -219,6 +221,29 @@ class _Trained:
             and node.attr in {"requires_grad", "requires_grad_"}
             and (isinstance(node.ctx, ast.Store) or node.attr.endswith("_"))
             and not _is_calculated(node.value, module)
+            and not self._is_of_batch(node.value, module)
+        )
+
+    def _is_of_batch(self, node: ast.expr, module: Module) -> bool:
+        """Whether ``node`` is of the samples of the batch, here or where it is given to a function."""
+        if self._step.node in module.ancestors(node):
+            return self._reductions.of(node, module) in EACH
+        found = module.scope(node).lookup(node.id) if isinstance(node, ast.Name) else None
+        if found is None or len(found[1]) != 1 or not isinstance(found[1][0].source, Parameter):
+            return False
+        function, name = found[1][0].source.function, found[1][0].name
+        if isinstance(function, ast.Lambda):
+            return False
+        given = [
+            (passed.given, site.module)
+            for site in self._script.resolver.call_sites(function)
+            if (passed := argument_for(function, name, site.call, site.bound)) is not None
+        ]
+        return bool(given) and all(
+            one is not None
+            and self._step.node in owner.ancestors(one)
+            and self._reductions.of(one, owner) in EACH
+            for one, owner in given
         )
 
     def is_whole(self, node: ast.Attribute, module: Module) -> bool:
