@@ -351,6 +351,21 @@ def matched(net, x):
 """
 
 
+@pytest.mark.parametrize("over", ["h.std(0)", "torch.std(h, dim=0)", "h.var(0, unbiased=False)"])
+def test_a_network_that_judges_by_several_samples(
+    rewrite: Callable[..., RewriteResult], over: str
+) -> None:
+    made = NETWORKS[NETWORKS.index("netD") :]
+    source = GAN.replace(made, "netD = Judge()\n").replace("netG =", f"{JUDGE}netG =")
+    spread = f"        h = self.features(x)\n        h = h + {over}.mean()\n        return self.last(h)\n"
+    source = source.replace("        return self.last(self.features(x))\n", spread)
+    (change,) = rewrite(source, ["ddp"], **GPUS).files[0].changes
+    note = "in a network may be of the samples of a batch: of each process's part"
+    assert f"`{over}` {note}" in change.reason
+    (beside,) = rewrite(source.replace(over, "h.std(1)"), ["ddp"], **GPUS).files[0].changes
+    assert note not in beside.reason
+
+
 @pytest.mark.parametrize(
     "loss",
     [

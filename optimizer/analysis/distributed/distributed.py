@@ -50,7 +50,7 @@ from .rank_zero import (
     shared_service_edits,
 )
 from .sharded_loader import ShardedLoader, shard_loader
-from .share_notes import share_notes
+from .share_notes import mixing_note, share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
 from .told_figures import ToldFigures, find_told_figures
 
@@ -305,6 +305,8 @@ class _Plan:
                 self._notes.append(
                     "BatchNorm normalizes by each process's part of a batch (--sync-batchnorm: by the whole batch)"
                 )
+        mixing = mixing_note(self._resolver, self._step)
+        self._notes += [mixing] if mixing is not None else []
         if any(orders_batch(self._resolver, c, m) for m in self._script.modules for c in m.calls):
             self._notes.append(
                 "samples are mixed with others of the same process's part of a batch"
