@@ -395,6 +395,51 @@ def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) ->
     assert "ddp_netG(noise)" in code(rewrite(source, ["ddp"], **GPUS))
 
 
+TARGET = """\
+target = DataLoader(TensorDataset(torch.randn(48, 8)), batch_size=batch_size, shuffle=True)
+forever = cycle(target)
+"""
+CYCLE = """\
+def cycle(loader):
+    while True:
+        yield from loader
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "taken"),
+    [
+        ("for (x, _), (other,) in zip(loader, target):", ""),
+        ("for i, ((x, _), (other,)) in enumerate(zip(loader, target)):", ""),
+        ("for x, _ in loader:", "(other,) = next(batches)"),
+        ("for x, _ in loader:", "(other,) = next(forever)"),
+        ("for x, _ in loader:", "(other,) = batches.__next__()"),
+        ("for x, _ in loader:", "(other,) = next(iter(target))"),
+    ],
+)
+def test_a_second_data_loader(
+    rewrite: Callable[..., RewriteResult],
+    check_noop: Callable[..., None],
+    loop: str,
+    taken: str,
+) -> None:
+    """Every process would have whole batches of it, and meet the parts of the first with those."""
+    head = GAN.replace("batch_size = 16\n", f"{CYCLE}batch_size = 16\n")
+    source = head.replace("netG = ", f"{TARGET}netG = ", 1).replace(
+        "    for x, _ in loader:\n", f"    batches = iter(target)\n    {loop}\n        {taken}\n"
+    )
+    judged = source.replace("criterion(output, ", "criterion(output + netD(other), ")
+    why = "batches of a second DataLoader are trained on, too"
+    if "zip" in loop:
+        check_noop(source, why, **GPUS)
+    else:  # what is only shown may be of any
+        shown = source.replace("output = netD(x)", "output = netD(x)\n        print(other.sum())")
+        assert "ddp_netD(x)" in code(rewrite(shown, ["ddp"], **GPUS))
+    check_noop(judged, why, **GPUS)
+
+
 ENCODER = """\
 encoder = nn.Linear(8, 5)
 decoder = nn.Linear(5, 3)

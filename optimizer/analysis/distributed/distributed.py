@@ -49,6 +49,7 @@ from .rank_zero import (
     rank_zero_edits,
     shared_service_edits,
 )
+from .second_loaders import second_loader
 from .sharded_loader import ShardedLoader, shard_loader
 from .share_notes import mixing_note, share_notes
 from .shared_metrics import evaluation_edits, told_figure_edits, training_sum_edits
@@ -179,6 +180,7 @@ class _Plan:
             self._refuse(
                 self._step.loop, "the loop over the batches does not go over one DataLoader"
             )
+        self._refuse_if(second_loader(self._script, self._step))
         return [self._sharded(loader) for loader in loaders]
 
     def _sharded(self, loader: DataLoader) -> ShardedLoader:
