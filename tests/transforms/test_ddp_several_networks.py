@@ -161,6 +161,11 @@ def test_one_of_the_networks_in_data_parallel(rewrite: Callable[..., RewriteResu
         ),
         ("errG.backward()", "errG.backward(torch.ones(()))", "arguments of its own"),
         (
+            "fake = netG(noise)",
+            "fake = netG(noise) if x.mean() > 0 else torch.zeros_like(x)",
+            "what processes do together would hang on what each has measured by itself (`x.mean() > 0`)",
+        ),
+        (
             "errD_real = criterion(output, torch.ones(size, 1))",
             "errD_real = criterion(output - output.mean(0), torch.ones(size, 1))",
             "the loss hangs on a mean or a sum over the samples of a batch",
@@ -386,6 +391,11 @@ def test_parts_of_a_network_that_the_wrapper_does_not_run(
         "        optimizerD.step()\n", f"        ({loss}).backward()\n        optimizerD.step()\n"
     )
     check_noop(second, "may be the second backward pass", **GPUS)
+
+
+def test_a_network_that_runs_one_way_or_the_other(rewrite: Callable[..., RewriteResult]) -> None:
+    source = GAN.replace("output = netD(x)", "output = netD(x) if x.mean() > 0 else netD(-x)")
+    assert "ddp_netD(x) if x.mean() > 0 else ddp_netD(-x)" in code(rewrite(source, ["ddp"], **GPUS))
 
 
 def test_two_optimizers_of_one_network(rewrite: Callable[..., RewriteResult]) -> None:

@@ -25,6 +25,7 @@ from .divergence import Divergence
 from .process_names import Helper, ProcessNames
 
 _TOGETHER = frozenset({"backward", "load_state_dict", "add_param_group", "requires_grad_"})
+_TOGETHER_ALONE = "what processes do together would hang on what each has measured by itself"
 _PLATEAU = "ReduceLROnPlateau"
 _EXITS = frozenset({"sys.exit", "builtins.exit", "builtins.quit", "os._exit"})
 _PASSING = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
@@ -112,6 +113,11 @@ class _Decisions:
                     why = self._breaks_step(node, module)
                     if why is not None:
                         yield _Problem(module, node.test, why, node not in self._in_step)
+            for node in module.nodes_of(ast.IfExp):
+                if node in self._in_step and self.diverging.of(node.test, module):
+                    done = [self._done_in(branch, module) for branch in (node.body, node.orelse)]
+                    if done[0] != done[1]:
+                        yield _Problem(module, node.test, _TOGETHER_ALONE, False)
             for node in module.nodes_of(ast.Try):
                 if self._runs(node, module) and self._gets_over(node, module):
                     why = "an error that one process gets over alone would keep the others waiting"
@@ -168,7 +174,7 @@ class _Decisions:
         if isinstance(node, ast.While):
             region = [node]
         if self._exchanges_in(region, module) and not self._do_alike(node, module):
-            return "what processes do together would hang on what each has measured by itself"
+            return _TOGETHER_ALONE
         for inner in lexical_nodes(region):
             around: ast.AST | None = None
             match inner:
@@ -198,6 +204,12 @@ class _Decisions:
         """Whether ``region`` does what all processes do together or none: exchange something, change the weights."""
         reached = reached_nodes(self._resolver, region, module)
         return any(self._is_done_together(each.node, each.module) for each in reached)
+
+    def _done_in(self, branch: ast.expr, module: Module) -> list[str]:
+        """What all processes do together or none in ``branch``, one after the other."""
+        reached = reached_nodes(self._resolver, [branch], module)
+        together = [r.node for r in reached if self._is_done_together(r.node, r.module)]
+        return [_what_is_called(each) for each in sorted(together, key=position)]
 
     def _is_done_together(self, node: ast.AST, module: Module) -> bool:
         if node in self._exchanges:
