@@ -485,7 +485,7 @@ def test_data_parallel_stays_in_one_process_on_a_cpu(check_noop: Callable[..., N
         (
             "for epoch in",
             "other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)\nfor epoch in",
-            "several optimizers",
+            "what the optimizers train is not seen",
         ),
         (
             "    print(epoch, loss.item())",
@@ -574,7 +574,11 @@ def test_an_optimizer_that_nothing_calls_for(rewrite: Callable[..., RewriteResul
 
     def take_turns(train: str) -> bool:
         result = rewrite({"train.py": train, "parts.py": left_over}, ["ddp"], **GPUS)
-        return any("several optimizers" in s.message for f in result.files for s in f.skips)
+        return any(
+            "what the optimizers train is not seen" in s.message
+            for f in result.files
+            for s in f.skips
+        )
 
     assert not take_turns("from parts import make\n" + FLAT)
     assert take_turns(f"from parts import make\n{FLAT}make(nn.Linear(2, 3))\n")

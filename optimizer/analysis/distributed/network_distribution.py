@@ -102,9 +102,13 @@ def _not_understood(
     networks: Sequence[TrainedNetwork],
 ) -> Obstacle | None:
     """What of the optimizers and their ``networks`` stands against a wrapper around each."""
-    wholes = bool(networks) and not any(network.in_parts for network in networks)
-    for one, other in () if wholes else rivals(resolver, optimizers):
-        if not networks or shared_network(resolver, one, other):
+    pairs = list(rivals(resolver, optimizers))
+    if not networks and pairs:
+        why = "what the optimizers train is not seen to be networks that the step runs"
+        return Obstacle(pairs[0][1].module, pairs[0][1].node, why)
+    in_parts = any(network.in_parts for network in networks)
+    for one, other in pairs if in_parts else ():
+        if shared_network(resolver, one, other):
             why = "several optimizers take turns: which network waits for which gradients is not proven"
             return Obstacle(other.module, other.node, why)
     if not networks:
