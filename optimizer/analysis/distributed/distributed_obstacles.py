@@ -15,11 +15,12 @@ from ..networks.forward_losses import returns_mean
 from ..networks.models import may_be_lbfgs
 from ..obstacles import Obstacle
 from ..precision.precision import find_frameworks
-from ..program.scopes import Assigned, Parameter
+from ..program.reaching import all_assigned
+from ..program.scopes import Parameter
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.batch_targets import AnyTargets
-from ..training.gradient_penalties import GRAD, is_of_inputs
+from ..training.gradient_penalties import is_of_inputs, takes_gradients
 from ..training.loops import backward_calls
 from ..training.loss_reductions import LossReductions
 from ..training.mean_losses import compares_samples, not_a_mean, sets_reduction
@@ -27,7 +28,7 @@ from ..training.permutations import orders_batch
 from ..training.reductions import EACH, Reduced, Reduction
 from ..training.setup_place import training_blocks
 from ..training.steps import Backward, StepCode
-from ..values.dataflow import Flow, own_nodes
+from ..values.dataflow import own_nodes
 from ..values.resolver import Resolver
 from ..values.values import External, Made
 from .common_seeds import CommonSeeds
@@ -129,7 +130,7 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     if mixing is not None:
         why = "the loss may compare the samples of a batch, of which every process would have only a part"
         return Obstacle(mixing.module, mixing.node, why)
-    asking = [each for each in reached if _asks_for_gradients(resolver, each)]
+    asking = [r for r in reached if takes_gradients(resolver, r.node, r.module)]
     asking.sort(key=lambda each: _is_penalty(resolver, each))  # what is none, first
     thawed = _thaws(script, step)
     if thawed is not None:
@@ -152,12 +153,6 @@ def step_obstacle(script: TrainingScript, step: StepCode) -> Fact | None:
     return sets_reduction(resolver)
 
 
-def _asks_for_gradients(resolver: Resolver, reached: Reached) -> bool:
-    """Whether ``torch.autograd.grad`` is called, which has no gradients exchanged."""
-    node = reached.node
-    return isinstance(node, ast.Call) and bool(resolver.names(node.func, reached.module) & GRAD)
-
-
 def _is_penalty(resolver: Resolver, reached: Reached) -> bool:
     call = reached.node
     return isinstance(call, ast.Call) and is_of_inputs(resolver, call, reached.module)
@@ -165,10 +160,7 @@ def _is_penalty(resolver: Resolver, reached: Reached) -> bool:
 
 def _behind_loss(resolver: Resolver, step: StepCode) -> Iterator[Reached]:
     """What runs for the losses to be computed; not what only measures, such as an accuracy."""
-    flow = Flow(step.module, tuple(step.node.body))
-    behind = {backward.statement for backward in step.backwards}
-    for backward in step.backwards:
-        behind |= flow.statements_behind(backward.loss, backward.statement)
+    behind = step.behind_losses | {backward.statement for backward in step.backwards}
     for statement in sorted(behind, key=lambda s: s.lineno):
         yield from reached_nodes(resolver, own_nodes(statement), step.module)
     for region in step.regions if step.callers else ():
@@ -260,15 +252,8 @@ def _is_calculated(node: ast.expr, module: Module) -> bool:
         case ast.Call(func=ast.Attribute(attr="detach" | "clone")):
             return True
         case ast.Name():
-            found = module.scope(node).lookup(node.id)
-            sources = [binding.source for binding in found[1]] if found is not None else []
-            return bool(sources) and all(
-                isinstance(source, Assigned)
-                and not source.path
-                and not isinstance(source.value, ast.Name)
-                and _is_calculated(source.value, module)
-                for source in sources
-            )
+            values = all_assigned(module, node)
+            return bool(values) and all(_is_calculated(value, module) for value in values)
         case _:
             return False
 

@@ -21,7 +21,7 @@ from ..networks.networks import Networks
 from ..program.statements import are_alternatives
 from ..program.syntax import Module
 from ..program.trees import position, walk
-from ..training.gradient_penalties import GRAD
+from ..training.gradient_penalties import takes_gradients
 from ..training.steps import Backward, StepCode
 from ..values.dataflow import Flow, own_nodes
 from ..values.resolver import Resolver
@@ -100,17 +100,8 @@ class _Turns:
 
     def runs_beside_gradients(self, backward: Backward) -> bool:
         """Whether gradients of ``backward`` come to the network otherwise than through gradients that the step asks for."""
-        seen: set[ast.stmt] = set()
-        pending: list[tuple[ast.AST, ast.stmt]] = [(backward.loss, backward.statement)]
-        while pending:
-            node, at = pending.pop()
-            carrying = list(self._carrying(own_nodes(node), self._gives_gradients_alone))
-            if self._runs_network(carrying):
-                return True
-            sources = {*self._flow.sources_of(node, carrying, at)} - seen
-            seen |= sources
-            pending += [(source, source) for source in sources]
-        return False
+        ways = self._ways_back(backward, self._gives_gradients_alone)
+        return any(self._runs_network(carrying) for carrying, _ in ways)
 
     def _gives_gradients_alone(self, node: ast.expr) -> bool:
         """Whether all that ``node`` gives are gradients of the network, or something made of them."""
@@ -130,25 +121,32 @@ class _Turns:
         return all(each.module.function(each.node) in asking for each in forwards)
 
     def _asks(self, node: ast.AST, module: Module) -> bool:
-        return isinstance(node, ast.Call) and bool(self._resolver.names(node.func, module) & GRAD)
+        return takes_gradients(self._resolver, node, module)
 
     def behind(self, backward: Backward) -> _Behind:
         """How gradients of ``backward`` come to the network."""
         found = _Behind(set(), not self._keeps_results)
-        seen: set[ast.stmt] = set()
-        pending: list[tuple[ast.AST, ast.stmt]] = [(backward.loss, backward.statement)]
-        while pending:
-            node, at = pending.pop()
-            carrying = list(self._carrying(own_nodes(node)))
+        for carrying, at in self._ways_back(backward):
             if self._runs_network(carrying):
                 found.forwards.add(at)
             if any(self._is_unclear(each, at) for each in carrying):
                 found.is_clear = False
+        return found
+
+    def _ways_back(
+        self, backward: Backward, leaves_out: Callable[[ast.expr], bool] = lambda _: False
+    ) -> Iterator[tuple[list[ast.AST], ast.stmt]]:
+        """What gradients of ``backward`` come to, statement by statement: nothing behind what ``leaves_out``."""
+        seen: set[ast.stmt] = set()
+        pending: list[tuple[ast.AST, ast.stmt]] = [(backward.loss, backward.statement)]
+        while pending:
+            node, at = pending.pop()
+            carrying = list(self._carrying(own_nodes(node), leaves_out))
+            yield carrying, at
             for source in self._flow.sources_of(node, carrying, at):
                 if source not in seen:
                     seen.add(source)
                     pending.append((source, source))
-        return found
 
     @cached_property
     def _keeps_results(self) -> bool:
@@ -200,7 +198,7 @@ class _Turns:
             node = node.value
 
     def _carrying(
-        self, nodes: Iterable[ast.AST], leaves_out: Callable[[ast.expr], bool] = lambda _: False
+        self, nodes: Iterable[ast.AST], leaves_out: Callable[[ast.expr], bool]
     ) -> Iterator[ast.AST]:
         """Those of ``nodes`` that may hold a graph: nothing within ``fake.detach()``, or within what ``leaves_out``."""
         cut: set[ast.AST] = set()

@@ -10,7 +10,7 @@ from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..training.steps import StepCode
-from ..values.dataflow import Flow, own_nodes
+from ..values.dataflow import own_nodes
 from ..values.values import Made
 
 _NEXT = frozenset({"next", "__next__"})
@@ -33,11 +33,7 @@ def _read(script: TrainingScript, step: StepCode) -> Iterator[tuple[ast.expr, Mo
     for node, module in ((step.node, step.module), (step.loop.node, step.loop.module)):
         if isinstance(node, ast.For | ast.AsyncFor):
             yield node.iter, module
-    flow = Flow(step.module, tuple(step.body))
-    behind: set[ast.stmt] = set()
-    for backward in step.backwards:
-        behind |= flow.statements_behind(backward.loss, backward.statement)
-    for statement in sorted(behind, key=lambda s: s.lineno):
+    for statement in sorted(step.behind_losses, key=lambda s: s.lineno):
         for node in own_nodes(statement):
             match node:
                 case ast.Call(func=ast.Attribute(value=batches, attr=method)) if method in _NEXT:

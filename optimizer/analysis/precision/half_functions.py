@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 
 from ..calls.signatures import call_argument
-from ..program.scopes import Assigned
+from ..program.reaching import all_assigned
 from ..program.syntax import Module
 from ..values.resolver import Resolver
 from .half_products import may_run_outside
@@ -62,16 +62,8 @@ def is_host_copy(node: ast.expr, module: Module) -> bool:
         case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):
             return is_host_copy(inner, module)
         case ast.Name():
-            found = module.scope(node).lookup(node.id)
-            sources = [binding.source for binding in found[1]] if found is not None else []
-            return bool(sources) and all(
-                isinstance(source, Assigned)
-                and not source.path
-                and source.value is not node
-                and not isinstance(source.value, ast.Name)
-                and is_host_copy(source.value, module)
-                for source in sources
-            )
+            values = all_assigned(module, node)
+            return bool(values) and all(is_host_copy(value, module) for value in values)
         case _:
             return False
 

@@ -51,6 +51,19 @@ def bindings_of(module: Module, name: ast.Name) -> list[Binding]:
     return reaching_bindings(module, *found, scope, name) if found is not None else []
 
 
+def all_assigned(module: Module, name: ast.Name) -> list[ast.expr]:
+    """All that the variable ``name`` is ever assigned as a whole; nothing where it is also bound otherwise, or to another variable."""
+    found = module.scope(name).lookup(name.id)
+    values: list[ast.expr] = []
+    for binding in found[1] if found is not None else ():
+        match binding.source:
+            case Assigned(value=value, path=()) if not isinstance(value, ast.Name):
+                values.append(value)
+            case _:
+                return []
+    return values
+
+
 def is_read(use: ast.Name, module: Module) -> bool:
     """Whether ``use`` of a variable takes its value, if only to add to it (``x += y``)."""
     return isinstance(use.ctx, ast.Load) or isinstance(module.parents[use], ast.AugAssign)

@@ -12,6 +12,11 @@ from .loops import is_forward
 GRAD = frozenset({"torch.autograd.grad"})
 
 
+def takes_gradients(resolver: Resolver, node: ast.AST, module: Module) -> bool:
+    """Whether ``node`` calls ``torch.autograd.grad``, which leaves none in parameters, and has none exchanged."""
+    return isinstance(node, ast.Call) and bool(resolver.names(node.func, module) & GRAD)
+
+
 def is_of_inputs(resolver: Resolver, call: ast.Call, module: Module) -> bool:
     """Whether ``call`` asks for the gradients of what a network is given beside it, to go on with their graph."""
     inputs, builds = call_argument(call, "inputs", 1), call_argument(call, "create_graph", 4)

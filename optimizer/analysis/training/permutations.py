@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..program.module_names import name_reads
+from ..program.reaching import all_assigned
 from ..program.scopes import Assigned
 from ..program.syntax import Module
 from ..values.resolver import Resolver
@@ -22,17 +23,8 @@ def is_permutation(resolver: Resolver, index: ast.expr, module: Module) -> bool:
         index = index.func.value
     if isinstance(index, ast.Call):
         return resolver.names(index.func, module) == _PERMUTATION
-    if not isinstance(index, ast.Name):
-        return False
-    found = module.scope(index).lookup(index.id)
-    sources = [binding.source for binding in found[1]] if found is not None else []
-    return bool(sources) and all(
-        isinstance(source, Assigned)
-        and not source.path
-        and not isinstance(source.value, ast.Name)
-        and is_permutation(resolver, source.value, module)
-        for source in sources
-    )
+    values = all_assigned(module, index) if isinstance(index, ast.Name) else []
+    return bool(values) and all(is_permutation(resolver, value, module) for value in values)
 
 
 def orders_batch(resolver: Resolver, call: ast.Call, module: Module) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from functools import cached_property
 
 from ..program.module_names import name_reads
 from ..program.syntax import Module
@@ -56,16 +55,10 @@ class ShownTensors:
         """Whether ``read`` has no part in a loss: in the step, or where the variable takes another form."""
         statement = self._step.module.statement(read)
         if statement in self._flow.statements:
-            return statement not in self._behind_losses
+            backpropagates = any(b.statement is statement for b in self._step.backwards)
+            return not backpropagates and statement not in self._step.behind_losses
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 return name == target.id  # `noise = noise.cuda()`
             case _:
                 return False
-
-    @cached_property
-    def _behind_losses(self) -> set[ast.stmt]:
-        found = {backward.statement for backward in self._step.backwards}
-        for backward in self._step.backwards:
-            found |= self._flow.statements_behind(backward.loss, backward.statement)
-        return found

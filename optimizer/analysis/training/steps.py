@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 from ..calls.reach import Reached, lexical_nodes, reached_nodes
@@ -76,6 +77,13 @@ class StepCode(Fact):
     @property
     def body(self) -> list[ast.stmt]:
         return self.node.body
+
+    @cached_property
+    def behind_losses(self) -> frozenset[ast.stmt]:
+        """The statements of the step that have a part in what is backpropagated, ahead of the backward passes themselves."""
+        flow = Flow(self.module, tuple(self.body))
+        found = (flow.statements_behind(each.loss, each.statement) for each in self.backwards)
+        return frozenset(chain.from_iterable(found))
 
     def nodes(self, resolver: Resolver, *, into_forward: bool = False) -> Iterator[Reached]:
         """Every node that runs in the step, where its loss is computed elsewhere those there included."""
