@@ -128,9 +128,9 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class DataLoader(Fact):
-    """A ``torch.utils.data.DataLoader(...)`` call.
+    """A ``torch.utils.data.DataLoader(...)`` call, or that of ``super().__init__`` in a class derived from it.
 
-    ``arguments`` are those known by parameter name; ``opaque`` is the ``*args``/``**kwargs`` expression that may
+    ``classes`` are then those whose objects it makes. ``arguments`` are those known by parameter name; ``opaque`` is the ``*args``/``**kwargs`` expression that may
     hold others, None when the arguments are all known. ``displays`` are the keyword dicts that reach the call.
     """
 
@@ -138,6 +138,7 @@ class DataLoader(Fact):
     arguments: Mapping[str, Argument]
     opaque: ast.expr | None
     displays: tuple[tuple[ast.Dict | ast.Call, Module], ...]
+    classes: frozenset[ast.ClassDef] = frozenset()
 
 
 class LoopKind(Enum):

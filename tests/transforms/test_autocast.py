@@ -1955,6 +1955,10 @@ def test_numbers_in_writes_through_an_index(rewrite: Rewrite, name: str, write: 
 
 
 REFUSED = {
+    "a loss that is chosen by its name": (
+        dict(setup=SETUP.replace("nn.CrossEntropyLoss()", "getattr(nn, chosen)()")),
+        "what `criterion(output, y.cuda())` computes is not known",
+    ),
     "gradient penalty": (
         dict(
             step="""

@@ -325,6 +325,22 @@ def test_keyword_dict_of_two_loaders(check_transformed: Check) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    [
+        ("0", "takes its `num_workers`, too"),
+        ("4", "takes what is said beside its `num_workers`, too"),
+    ],
+)
+def test_keyword_dict_that_something_else_takes(check_noop: Check, count: str, kept: str) -> None:
+    loader = f"""\
+        kwargs = {{'batch_size': 64, 'num_workers': {count}}}
+        loader = DataLoader(dataset, shuffle=True, **kwargs)
+        replay = Replay(**kwargs)
+    """
+    check_noop(script(loader), f"`Replay(**kwargs)` (line 23) {kept}", workers=4)
+
+
 def test_one_pass_needs_no_living_on(check_transformed: Check) -> None:
     train = "for batch in loader:\n    print(batch)\n"
     check_transformed(

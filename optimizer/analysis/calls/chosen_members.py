@@ -7,10 +7,13 @@ the option allows: ``choices`` are written out, or picked from the module's name
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..program.classes import first_party_bases
 from ..program.project import Project
+from ..program.scopes import Defined, Imported
 from ..program.syntax import Module
 from ..values.values import (
     Class,
@@ -28,6 +31,30 @@ from .signatures import call_argument
 
 if TYPE_CHECKING:
     from ..values.resolver import Resolver
+
+_BASE = re.compile(r"^_?(Base|Abstract)(?![a-z])|Base$")
+"""The names that people give to classes of which nothing is made."""
+
+
+def is_callable(chosen: ast.expr, owner: Module, module: Module) -> bool:
+    """Whether ``chosen``, of the module ``owner``, is a function or class: it is called, or ``owner`` has nothing else."""
+    return _has_callables_alone(owner) or is_called(chosen, module)
+
+
+def _has_callables_alone(owner: Module) -> bool:
+    """Whether all public names of ``owner`` are those of functions and classes; nobody asks for its imports by their names."""
+    scope = owner.scopes.by_node[owner.tree]
+    sources = [
+        binding.source
+        for name, bindings in scope.bindings.items()
+        if not name.startswith("_")
+        for binding in bindings
+    ]
+    return (
+        not scope.star_imports
+        and any(isinstance(source, Defined) for source in sources)
+        and all(isinstance(source, Defined | Imported) for source in sources)
+    )
 
 
 def is_called(chosen: ast.expr, module: Module) -> bool:
@@ -63,7 +90,21 @@ def chosen_members(
         if isinstance(member, Class | Function)
         or (isinstance(member, External) and member.name.startswith("torchvision.models."))
     )
+    found -= _imported_bases(resolver, owner, found)
     return found or frozenset([Unknown(f"members of {owner.name}")])
+
+
+def _imported_bases(
+    resolver: Resolver, owner: Module, members: frozenset[Value]
+) -> frozenset[Value]:
+    """Those of ``members`` that ``owner`` imports for others to derive from, as their names say: ``class Net(BaseModel)``."""
+    return frozenset(
+        base
+        for member in members
+        if isinstance(member, Class)
+        for base in first_party_bases(resolver, member)
+        if base.module is not owner and _BASE.search(base.node.name)
+    )
 
 
 def _is_written_to(project: Project, owner: Module) -> bool:

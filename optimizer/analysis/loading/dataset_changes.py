@@ -40,6 +40,7 @@ from ..values.values import (
 from .dataset_making import is_making
 from .datasets import Dataset, function_code
 from .item_state import stored_changes
+from .loaders import is_made
 from .worker_reads import ReadNames, may_read
 
 _COPIED = ("dataset", "collate_fn")
@@ -299,9 +300,9 @@ def _made_at(copies: _Copies, value: Value) -> ast.AST | None:
     """Where ``value`` is made, or the object that it is an element of."""
     loader = copies.loader
     match value:
-        case Attribute(Made(call), "dataset"):
-            return copies.dataset.node if call is loader.node else None
-        case Attribute(Made(call), "collate_fn") if call is loader.node:
+        case Attribute(Made() as made, "dataset"):
+            return copies.dataset.node if is_made(loader, made) else None
+        case Attribute(Made() as made, "collate_fn") if is_made(loader, made):
             return (
                 loader.arguments["collate_fn"].value if "collate_fn" in loader.arguments else None
             )

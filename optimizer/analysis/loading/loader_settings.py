@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...rewriting.edits import SetArgument, SetDictEntry
-from ..facts import Argument, DataLoader
+from ..facts import Argument, DataLoader, Fact
 from ..program.syntax import Module
 from ..script import TrainingScript
 from ..values.values import Display, Made
@@ -72,20 +72,32 @@ def takes_setting(script: TrainingScript, key: str, display: ast.Dict | ast.Call
         if any(display is d for d, _ in loader.displays)
         or any(display is argument.display for argument in loader.arguments.values())
     ]
-    calls = {loader.node for loader in script.loaders}
-    return all(key not in loader.arguments for loader in users) and all(
-        call in calls for call in _takers(script, display)
+    return all(key not in loader.arguments for loader in users) and not any(
+        _other_takers(script, display)
     )
 
 
-def _takers(script: TrainingScript, display: ast.Dict | ast.Call) -> Iterator[ast.Call]:
-    """The calls that take the keyword dict ``display`` as ``**kwargs``."""
+def other_taker(script: TrainingScript, loader: DataLoader, key: str) -> Fact | None:
+    """A call that is no loader's and takes the keyword dict that says argument ``key`` of ``loader``."""
+    argument = loader.arguments.get(key)
+    if argument is None or argument.display is None:
+        return None
+    return next(_other_takers(script, argument.display), None)
+
+
+def _other_takers(script: TrainingScript, display: ast.Dict | ast.Call) -> Iterator[Fact]:
+    """The calls that take the keyword dict ``display`` as ``**kwargs``, but for those of loaders."""
+    loaders = {loader.node for loader in script.loaders}
     for module in script.modules:
         for call in module.calls:
             for keyword in call.keywords:
-                if keyword.arg is None and any(
-                    (isinstance(value, Display) and value.node is display)
-                    or (isinstance(value, Made) and value.call is display)
-                    for value in script.values(keyword.value, module)
+                if (
+                    keyword.arg is None
+                    and call not in loaders
+                    and any(
+                        (isinstance(value, Display) and value.node is display)
+                        or (isinstance(value, Made) and value.call is display)
+                        for value in script.values(keyword.value, module)
+                    )
                 ):
-                    yield call
+                    yield Fact(module, call)

@@ -33,7 +33,29 @@ def find_loaders(resolver: Resolver) -> tuple[DataLoader, ...]:
         for call in module.calls:
             if is_loader_maker(resolver, resolver.values(call.func, module)):
                 found[call] = _loader(resolver, call, module)
+            elif classes := _made_by_super(resolver, call, module):
+                found[call] = _loader(resolver, call, module, classes)
     return tuple(found.values())
+
+
+def _made_by_super(resolver: Resolver, call: ast.Call, module: Module) -> frozenset[ast.ClassDef]:
+    """The classes whose objects ``call`` makes DataLoaders: ``super().__init__(dataset, ..)``, where none iterates otherwise."""
+    match call.func:
+        case ast.Attribute(ast.Call(ast.Name("super")), "__init__"):
+            around, function = module.enclosing_class(call), module.function(call)
+        case _:
+            return frozenset()
+    if around is None or not isinstance(function, ast.FunctionDef) or function.name != "__init__":
+        return frozenset()
+    if not around.bases or resolver.names(around.bases[0], module) != frozenset({DATALOADER}):
+        return frozenset()
+    cls = Class(around, module)
+    classes = frozenset(one.node for one in (cls, *resolver.subclasses(cls)))
+    return frozenset() if any(_defines(one, {"__iter__"}) for one in classes) else classes
+
+
+def _defines(cls: ast.ClassDef, methods: set[str]) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name in methods for node in cls.body)
 
 
 def is_loader_maker(resolver: Resolver, callees: frozenset[Value]) -> bool:
@@ -42,20 +64,29 @@ def is_loader_maker(resolver: Resolver, callees: frozenset[Value]) -> bool:
         if isinstance(callee, External) and callee.name == DATALOADER:
             return True
         if isinstance(callee, Class) and DATALOADER in resolver.base_names(callee):
-            return not any(
-                isinstance(node, ast.FunctionDef) and node.name in {"__init__", "__iter__"}
-                for node in callee.node.body
-            )
+            return not _defines(callee.node, {"__init__", "__iter__"})
     return False
 
 
 def loaders_in(loaders: tuple[DataLoader, ...], values: frozenset[Value]) -> tuple[DataLoader, ...]:
     """The loaders among ``values``, in the order of ``loaders``."""
-    made = {value.call for value in values if isinstance(value, Made)}
-    return tuple(loader for loader in loaders if loader.node in made)
+    made = [value for value in values if isinstance(value, Made)]
+    return tuple(loader for loader in loaders if any(is_made(loader, value) for value in made))
 
 
-def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:
+def is_made(loader: DataLoader, value: Made) -> bool:
+    """Whether ``value`` is an object that ``loader`` makes."""
+    maker = value.maker
+    of_class = isinstance(maker, Class) and maker.node in loader.classes
+    return of_class or value.call is loader.node
+
+
+def _loader(
+    resolver: Resolver,
+    call: ast.Call,
+    module: Module,
+    classes: frozenset[ast.ClassDef] = frozenset(),
+) -> DataLoader:
     arguments: dict[str, Argument] = {}
     opaque: ast.expr | None = None
     displays: list[tuple[ast.Dict | ast.Call, Module]] = []
@@ -76,7 +107,7 @@ def _loader(resolver: Resolver, call: ast.Call, module: Module) -> DataLoader:
             for name, argument in entries.items():
                 arguments.setdefault(name, argument)
     _tell_batches(resolver, arguments)
-    return DataLoader(module, call, arguments, opaque, tuple(displays))
+    return DataLoader(module, call, arguments, opaque, tuple(displays), classes)
 
 
 def _tell_batches(resolver: Resolver, arguments: dict[str, Argument]) -> None:

@@ -22,7 +22,7 @@ from ..program.syntax import FunctionNode, Module
 from ..script import TrainingScript
 from ..values.resolver import Resolver
 from .iterations import loops_around
-from .loader_settings import Setting, settings_by_place
+from .loader_settings import Setting, other_taker, settings_by_place
 from .process_cores import CPU_COUNTS, SHARED, share
 from .worker_count import most_workers
 from .worker_groups import WorkerGroup
@@ -156,7 +156,12 @@ def prefetches(
     if options.prefetch is None:
         return
     for setting, users in settings_by_place(script, "num_workers", loaders).items():
-        said = any("prefetch_factor" in x.arguments or x.opaque is not None for x in users)
+        said = any(
+            "prefetch_factor" in x.arguments
+            or x.opaque is not None
+            or other_taker(script, x, "num_workers") is not None
+            for x in users
+        )
         test = condition or is_positive(script.resolver, users[0].arguments["num_workers"])
         if not said and test is not None:
             count = str(options.prefetch)

@@ -32,6 +32,7 @@ from .iterations import (
     runs_when_imported,
 )
 from .kept_copies import kept_for_good
+from .loader_settings import other_taker
 from .made_again import made_for_each, making_reasons
 from .passes import ends_early, in_batch_loop, is_under_way, overlapping, repeats
 from .samplers import sampler_obstacle
@@ -90,6 +91,7 @@ def workers_refused(script: TrainingScript, loader: DataLoader, options: Options
         _memory_reasons(script, loader, work, options),
         _cost_reasons(script, work, options),
         _process_reasons(script, loader, options),
+        _setting_reasons(script, loader),
     )
     return next((reason for group in reasons for reason in group), None)
 
@@ -99,6 +101,13 @@ def _process_reasons(script: TrainingScript, loader: DataLoader, options: Option
     start = start_of_several(script.resolver, loader.node) if options.workers is None else None
     if start is not None:
         yield f"each of the processes that `{start.excerpt}` starts would have as many workers, which share the cores (`--workers N`)"
+
+
+def _setting_reasons(script: TrainingScript, loader: DataLoader) -> Iterator[str]:
+    """Whether the number of workers is said to something else in the same breath."""
+    taker = other_taker(script, loader, "num_workers")
+    if taker is not None:
+        yield f"`{taker.excerpt}` ({taker.place}) takes its `num_workers`, too"
 
 
 def copies_refused(script: TrainingScript, loader: DataLoader) -> str | None:
@@ -292,6 +301,9 @@ def persistence_refused(script: TrainingScript, loader: DataLoader) -> str | Non
     """Why the workers of ``loader`` must end with each pass; None when they may live on."""
     if "worker_init_fn" in loader.arguments:
         return "its worker_init_fn would run once, not in every pass"
+    taker = other_taker(script, loader, "num_workers")
+    if taker is not None:
+        return f"`{taker.excerpt}` ({taker.place}) takes what is said beside its `num_workers`, too"
     work = worker_code(script, loader)
     # What the workers do themselves, in the loader's own `collate_fn=dataset.collate`, is among the obstacles below.
     inside = {node for argument in loader.arguments.values() for node in walk(argument.value)}

@@ -41,6 +41,7 @@ from .probability_ratios import probability_ratios
 from .product_angles import half_angles
 from .recurrent_layers import recurrent_layers
 from .scaled_similarities import scaled_similarities
+from .unknown_losses import unknown_losses
 
 NO_NETWORK = "no network is known to run in the code that computes this loss"
 _SPARSE_PACKAGES = frozenset(
@@ -108,6 +109,7 @@ def half_code(resolver: Resolver, code: StepCode | EvaluationCode) -> HalfCode |
         obstacles += probability_ratios(resolver, nodes, calls)
         obstacles += scaled_similarities(resolver, [*nodes, *forward_code(resolver, networks)])
         obstacles += gradient_checks(resolver, code)
+        obstacles += unknown_losses(resolver, code, nodes)
     if isinstance(code, EvaluationCode) and (ranked := ranking(resolver, code, calls)):
         obstacles.append(ranked)
     forbidding = [o for o in obstacles if o.forbids(float16=True) and o.forbids(float16=False)]

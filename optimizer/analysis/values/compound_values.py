@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..calls.chosen_members import chosen_members, is_called
+from ..calls.chosen_members import chosen_members, is_callable
+from ..calls.handed_classes import handed_call
+from ..calls.signatures import Passed, argument_for
 from ..calls.unpacked_keywords import unpacked_keyword
 from ..program.classes import class_attribute, self_attribute, super_attribute, unbound
 from ..program.syntax import FunctionNode, Module
@@ -41,7 +44,7 @@ _SAME_OBJECT_METHODS = frozenset(
     "clone long int bool xpu".split()
 )
 """Methods of modules and tensors whose result, for tracing, is the object they were called on."""
-_CHOSEN_FROM = frozenset({"torch.optim", "torchvision.models"})
+_CHOSEN_FROM = frozenset({"torch.optim", "torch.optim.lr_scheduler", "torchvision.models"})
 """Libraries whose members are alike, so that any one of them, chosen by its name when the script runs, is known enough."""
 _ANY = "<any>"
 _LAYERS = ("torch.nn.", "torchvision.models.")
@@ -105,32 +108,36 @@ def call_values(resolver: Resolver, node: ast.Call, module: Module) -> Values:
         )
         if objects:
             return objects
-    found: set[Value] = set()
     callees = resolver.values(node.func, module)
-    # What is None for want of a package (`except ImportError: FusedAdam = None`) gives nothing when it is called.
-    for callee in [one for one in callees if not isinstance(one, Literal)] or callees:
-        if callee == External("builtins.getattr"):
-            found |= _named_attribute(resolver, node, module)
-        else:
-            found |= _result(resolver, callee, node, module)
-    return frozenset(found)
+    return union(_result(resolver, callee, node, module) for callee in _callable(callees))
+
+
+def _callable(values: Values) -> Iterable[Value]:
+    """Those of ``values`` that a call may call: what is None for want of a package gives nothing (`except ImportError: Adam = None`)."""
+    return [one for one in values if not isinstance(one, Literal)] or values
 
 
 def _named_attribute(resolver: Resolver, node: ast.Call, module: Module) -> Values:
     """What ``getattr(base, name)`` may give: a name that is only known in the run gives any member of a library."""
-    result = frozenset([Made(node, module, External("builtins.getattr"))])
     if len(node.args) != 2 or node.keywords:
-        return result
-    bases = resolver.values(node.args[0], module)
-    if chosen := _chosen_from(resolver, bases, node.args[1], node, module):
-        return chosen
-    if not all(isinstance(base, External) and base.name in _CHOSEN_FROM for base in bases):
-        return result
-    try:
-        name = resolver.literal(node.args[1], module)
-    except LookupError:
-        name = _ANY
-    return union(_attribute_of(resolver, base, str(name)) for base in bases) or result
+        return frozenset([Made(node, module, External("builtins.getattr"))])
+    owners = resolver.values(node.args[0], module)
+    return union(_looked_up(resolver, owner, node, module) for owner in owners)
+
+
+def _looked_up(resolver: Resolver, owner: Value, node: ast.Call, module: Module) -> Values:
+    """What ``node``, a ``getattr(owner, name)``, may give."""
+    match owner:
+        case FirstPartyModule(chosen_from) if is_callable(node, chosen_from, module):
+            return chosen_members(resolver, chosen_from, node.args[1], module)
+        case External(name) if name in _CHOSEN_FROM:
+            try:
+                member = resolver.literal(node.args[1], module)
+            except LookupError:
+                member = _ANY
+            return _attribute_of(resolver, owner, str(member))
+        case _:
+            return frozenset([Made(node, module, External("builtins.getattr"))])
 
 
 def _chosen_from(
@@ -138,18 +145,21 @@ def _chosen_from(
 ) -> Values:
     """What ``chosen`` may be that is looked up by ``key`` in first-party modules, nothing where it is not called."""
     modules = [owner.module for owner in owners if isinstance(owner, FirstPartyModule)]
-    if not modules or len(modules) < len(owners) or not is_called(chosen, module):
+    if not modules or len(modules) < len(owners):
+        return _NONE
+    if not all(is_callable(chosen, owner, module) for owner in modules):
         return _NONE
     return union(chosen_members(resolver, owner, key, module) for owner in modules)
 
 
 def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -> Values:
     match callee:
+        case External("builtins.getattr"):
+            return _named_attribute(resolver, node, module)
         case External() | Class():
             return frozenset([Made(node, module, callee)])
-        case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function, owner):
-            returned = [r.value for r in _returns(function) if r.value is not None]
-            values = [resolver.values(r, owner) for r in returned]
+        case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function):
+            values = [_returned(resolver, callee, r, node, module) for r in _returns(function)]
             return union(values) if values else frozenset([Unknown("returns nothing")])
         case Function(ast.Lambda() as function, owner):
             return resolver.values(function.body, owner)
@@ -161,6 +171,43 @@ def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -
             return frozenset([callee])
         case _:
             return frozenset([Display(node, module)])
+
+
+def _returned(
+    resolver: Resolver, callee: Function, value: ast.expr, site: ast.Call, module: Module
+) -> Values:
+    """What ``return value`` of ``callee`` gives to the call ``site``, in ``module``."""
+    handed = handed_call(callee, value)
+    owners = _handed(resolver, callee, handed.parameter, site, module) if handed else None
+    if handed is None or owners is None:
+        return resolver.values(value, callee.module)
+    lookup = handed.lookup
+    chosen = (
+        union(_looked_up(resolver, owner, lookup, callee.module) for owner in owners)
+        if lookup is not None
+        else owners
+    )
+    return union(
+        # A function as for any caller of it: one that is handed itself would have no end.
+        union(resolver.values(r, one.module) for r in _returns(one.node))
+        if isinstance(one, Function) and not isinstance(one.node, ast.Lambda)
+        else _result(resolver, one, handed.call, callee.module)
+        for one in _callable(chosen)
+    )
+
+
+def _handed(
+    resolver: Resolver, callee: Function, parameter: str, site: ast.Call, module: Module
+) -> Values | None:
+    """What the call ``site``, in ``module``, hands to ``parameter``; None where that is hidden, or nothing."""
+    assert not isinstance(callee.node, ast.Lambda)
+    match argument_for(callee.node, parameter, site, callee.bound):
+        case Passed(ast.expr() as given):
+            return resolver.values(given, module)
+        case Passed(None, ast.expr() as default):
+            return resolver.values(default, callee.module)
+        case _:
+            return None
 
 
 def subscript_values(resolver: Resolver, node: ast.Subscript, module: Module) -> Values:
@@ -190,13 +237,14 @@ def subscript_values(resolver: Resolver, node: ast.Subscript, module: Module) ->
     return select(resolver, base, (key,))
 
 
-def _returns(function: FunctionNode) -> list[ast.Return]:
-    found: list[ast.Return] = []
+def _returns(function: FunctionNode) -> list[ast.expr]:
+    """What ``function`` itself returns, but for bare ``return``."""
+    found: list[ast.expr] = []
     pending: list[ast.AST] = list(function.body)
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Return):
-            found.append(node)
+            found += [node.value] if node.value is not None else []
         elif not isinstance(
             node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
         ):

@@ -99,3 +99,75 @@ def test_parameters_get_what_the_choice_is_called_with(ask: Ask) -> None:
     models = {"models.py": "def big(n):\n    ASK(n)\n    return n\n"}
     code = "import models, sys\nmodels.__dict__[sys.argv[1]](3)\n"
     assert ask({"train.py": code, **models}) == {3}
+
+
+FACTORY = {
+    "config.py": """
+        import losses
+        class Config:
+            def __init__(self, entries):
+                self.entries = entries
+            def init(self, name, module, *args, **kwargs):
+                kwargs.update(self.entries[name])
+                return getattr(module, self.entries[name]["type"])(*args, **kwargs)
+            def init_later(self, name, module=losses):
+                make = getattr(module, self.entries[name]["type"])
+                made = make(3)
+                return made
+        def build(make, *args):
+            return make(*args)
+    """,
+    "losses.py": "import torch\nRATE = 1\nclass Own(torch.nn.Module):\n    pass\n",
+    "models.py": "from bases import BaseNet\nclass Net(BaseNet):\n    pass\ndef big(n):\n    return Net(n)\n",
+    "bases.py": "from torch import nn\nclass BaseNet(nn.Module):\n    pass\n",
+}
+HANDED = """
+    import json, sys, torch
+    import losses, models
+    from config import Config, build
+    config = Config(json.load(open(sys.argv[1])))
+    loss = config.init("loss", losses)
+    model = config.init("model", models)
+    optimizer = config.init("optimizer", torch.optim, model.parameters())
+    schedule = config.init("schedule", torch.optim.lr_scheduler, optimizer)
+    later = config.init_later("later")
+    others = config.init_later("others", models)
+    built = build(torch.nn.Linear, 2, 3), build(losses.Own)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("loss", {"Own()"}),
+        ("model", {"Net()"}),
+        ("optimizer", {"torch.optim.<any>()"}),
+        ("schedule", {"torch.optim.lr_scheduler.<any>()"}),
+        ("later", {"Own()"}),
+        ("built[0]", {"torch.nn.Linear()"}),
+        ("built[1]", {"Own()"}),
+    ],
+)
+def test_what_a_function_makes_of_what_its_caller_hands_it(
+    ask: Ask, asked: str, expected: set[object]
+) -> None:
+    assert ask({"train.py": f"{HANDED}    ASK({asked})\n", **FACTORY}) == expected
+
+
+def test_a_function_that_is_handed_itself(ask: Ask) -> None:
+    code = "def run(f, x):\n    return f(x)\nASK(run(run, int))\n"
+    assert ask({"train.py": code})
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ("import torch\ndef l1(a, b):\n    return 1\n", {"<l1>"}),
+        ("RATE = 1\ndef l1(a, b):\n    return 1\n", {"builtins.getattr()"}),
+        ("from torch import *\ndef l1(a, b):\n    return 1\n", {"builtins.getattr()"}),
+    ],
+)
+def test_what_is_handed_on_uncalled(ask: Ask, losses: str, expected: set[object]) -> None:
+    """A file of functions alone has nothing else that could be asked for by its name."""
+    code = "import losses, sys\nASK(getattr(losses, sys.argv[1]))\n"
+    assert ask({"train.py": code, "losses.py": losses}) == expected

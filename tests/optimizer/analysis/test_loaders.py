@@ -82,3 +82,46 @@ def test_arguments_that_cannot_be_resolved_are_said_so(script: Script, source: s
 def test_a_subclass_with_its_own_iteration_is_no_plain_loader(script: Script) -> None:
     source = HEAD + "class L(DataLoader):\n    def __iter__(self):\n        yield 1\nL(ds)"
     assert script(source).loaders == ()
+
+
+MADE_BY_SUPER = """
+class Base(DataLoader):
+    def __init__(self, data, size, workers):
+        self.kw = {'dataset': data, 'batch_size': size, 'num_workers': workers}
+        super().__init__(shuffle=True, **self.kw)
+    def rest(self):
+        return DataLoader(**self.kw)
+class Images(Base):
+    def __init__(self, size):
+        super().__init__([1, 2], size, workers=2)
+loader = Images(8)
+for epoch in range(2):
+    for batch in loader:
+        print(batch)
+for batch in loader.rest():
+    print(batch)
+"""
+
+
+def test_a_subclass_that_says_its_arguments_itself(script: Script) -> None:
+    found = script(HEAD + MADE_BY_SUPER)
+    said = [{n: ast.unparse(a.value) for n, a in x.arguments.items()} for x in found.loaders]
+    own = {"dataset": "data", "batch_size": "size", "num_workers": "workers"}
+    assert said == [{"shuffle": "True", **own}, own]
+    iterated = [loop.loaders for loop in found.loops if loop.loaders]
+    assert iterated == [(found.loaders[0],), (found.loaders[1],)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    def rest(self):", "    def __iter__(self):\n        yield 1\n    def rest(self):"),
+        ("loader = Images", "    def __iter__(self):\n        yield 1\nloader = Images"),
+        ("(DataLoader):", "(Unknown, DataLoader):"),
+        ("def __init__(self, data,", "def begin(self, data,"),
+    ],
+)
+def test_subclasses_that_are_not_understood(script: Script, old: str, new: str) -> None:
+    assert old in MADE_BY_SUPER
+    (loader,) = script(HEAD + MADE_BY_SUPER.replace(old, new)).loaders
+    assert loader.code == "DataLoader(**self.kw)"
