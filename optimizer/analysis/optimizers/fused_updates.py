@@ -126,11 +126,11 @@ def _kind(resolver: Resolver, optimizer: Optimizer) -> Obstacle | None:
         name = f"`{min(foreign)}`"
         it_is = f"it may be {name}," if len(callees) > 1 else f"{name} is"
         return _here(optimizer, f"{it_is} an optimizer of another library")
+    if optimizer.library_name == ANY_OPTIMIZER:
+        return _here(optimizer, "which optimizer it is, is chosen when the script runs")
     names = {v.name.rpartition(".")[2] for v in callees if isinstance(v, External)}
     if len(names) != len(callees):
         return _here(optimizer, f"what `{module.code(call.func)}` is cannot be resolved")
-    if optimizer.library_name == ANY_OPTIMIZER:
-        return _here(optimizer, "which optimizer it is, is chosen when the script runs")
     unfused = sorted(names - FUSED_SINCE.keys())
     if unfused:
         return _here(optimizer, f"`{unfused[0]}` has no fused kernel that is safe to rely on")
