@@ -208,6 +208,20 @@ class Sources:
             for made in self._rewritten.values()
         )
 
+    def modules_in(self, folder: Path) -> list[str]:
+        """The names of the modules and packages in ``folder``, on disk."""
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError:
+            return []
+        return [
+            path.stem
+            for path in paths
+            if path.stem.isidentifier()
+            and path.stem != "__init__"
+            and (path.suffix == ".py" or (path / "__init__.py").is_file())
+        ]
+
     def with_texts(self, texts: Mapping[Path, str]) -> Sources:
         """These sources with other text in some files; a path without a file becomes a new one."""
         new = {

@@ -559,6 +559,12 @@ FORWARD = {
         "depends on the values",
     ),
     "cut where a tensor says": ("return self.fc(x)[x.argmax() : x.max()]", "depends on the values"),
+    "a mask": ("h = self.fc(x)\nmask = h > 0\nreturn h[mask]", "depends on the values"),
+    "a mask of rows": ("h = self.fc(x)\nreturn h[:, torch.isnan(h[0])]", "depends on the values"),
+    "what a mask adds to": (
+        "h = self.fc(x)\nh[~(h > 0) & (h < 9)] += 1\nreturn h",
+        "depends on the values",
+    ),
     "shape by values": ("return self.fc(x)[x.nonzero()[:, 0]]", "depends on the values"),
     "function of such a shape": (
         "sizes = torch.unique_consecutive(x.long())\nreturn self.fc(x) * sizes.numel()",
@@ -604,6 +610,7 @@ def test_values_of_buffers(check_noop: Check, forward: str, reason: str) -> None
         "if self.pointer is not None:\n    x = x + self.pointer\nreturn self.fc(x)",
         "if self.pointer.shape[0] == 1:\n    x = x + self.pointer\nreturn self.fc(x)",
         "return self.fc(x) * int(x.shape[0] ** 0.5)",
+        "h = self.fc(x).clone()\nh[h > 9] = 9\nreturn h",
     ],
 )
 def test_buffers_that_are_only_computed_with(rewrite: Rewrite, name: str, forward: str) -> None:

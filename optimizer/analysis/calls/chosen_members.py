@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..program.classes import first_party_bases
 from ..program.project import Project
 from ..program.scopes import Defined, Imported
 from ..program.syntax import Module
+from ..program.trees import is_name
 from ..values.values import (
     Class,
     Display,
     External,
+    FirstPartyModule,
     Function,
     Literal,
     Made,
@@ -82,7 +84,11 @@ def chosen_members(
     if _is_written_to(resolver.project, owner):
         return frozenset([Unknown(f"members of {owner.name}")])
     names = set(_names(resolver.project, owner, set()))
-    allowed = _allowed(resolver, key, module, names)
+    return _members(resolver, owner, _allowed(resolver, key, module, names))
+
+
+def _members(resolver: Resolver, owner: Module, allowed: Iterable[str]) -> frozenset[Value]:
+    """The functions, classes and networks of torchvision that ``owner`` has by one of the names ``allowed``."""
     members = union(resolver.module_attribute(owner, name) for name in sorted(allowed))
     found = frozenset(
         member
@@ -92,6 +98,48 @@ def chosen_members(
     )
     found -= _imported_bases(resolver, owner, found)
     return found or frozenset([Unknown(f"members of {owner.name}")])
+
+
+def gone_through(
+    resolver: Resolver, iterable: ast.expr, path: tuple[int | str, ...], module: Module
+) -> frozenset[Value]:
+    """What a loop over ``models.__dict__.items()`` looks at, for one of a name; nothing of other loops.
+
+    Where it asks whether it has a subclass, that is one of those.
+    """
+    match iterable, path:
+        case ast.Call(ast.Attribute(ast.Attribute(of, "__dict__"), "items"), []), (1,):
+            owners = resolver.values(of, module)
+        case _:
+            return frozenset()
+    modules = [owner.module for owner in owners if isinstance(owner, FirstPartyModule)]
+    if len(modules) < len(owners):
+        return frozenset()
+    found = union(
+        _members(resolver, owner, set(_names(resolver.project, owner, set()))) for owner in modules
+    )
+    bases = _asked_bases(resolver, module.parents[iterable], module)
+    kept = (
+        one
+        for one in found
+        if isinstance(one, Class) and not bases.isdisjoint(first_party_bases(resolver, one))
+    )
+    return frozenset(kept) or found
+
+
+def _asked_bases(resolver: Resolver, loop: ast.AST, module: Module) -> frozenset[Value]:
+    """The classes of which ``loop`` asks whether what it looks at derives from them."""
+    match loop:
+        case ast.For(ast.Tuple([_, ast.Name(name)])):
+            pass
+        case _:
+            return frozenset()
+    asked = (
+        call.args[1]
+        for call in module.calls_named("issubclass")
+        if loop in module.ancestors(call) and len(call.args) == 2 and is_name(call.args[0], name)
+    )
+    return union(resolver.values(base, module) for base in asked)
 
 
 def _imported_bases(

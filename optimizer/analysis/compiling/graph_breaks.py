@@ -16,8 +16,9 @@ from ..calls.signatures import call_argument
 from ..facts import Fact, Model
 from ..networks.buffers import is_buffer
 from ..networks.forward_code import called_names, forward_code, layer_classes, method_name
+from ..program.reaching import assigned_values
 from ..program.scopes import Assigned
-from ..program.syntax import Module
+from ..program.syntax import Module, last_identifier
 from ..program.trees import walk
 from ..values.resolver import Resolver
 from ..values.values import Class, Display, Value
@@ -34,6 +35,9 @@ _TENSOR_TESTS = frozenset(
 )
 _BY_VALUES = frozenset("unique unique_consecutive nonzero argwhere masked_select bincount".split())
 """What gives as many values as it finds: such shapes the compiler does not follow."""
+_MASKS = frozenset(
+    "bool eq ne gt lt ge le isnan isinf isfinite logical_and logical_or logical_not logical_xor isclose isin".split()
+)
 _BY_VALUE = "the shape of a result depends on the values in a tensor"
 _DRAWN = frozenset(f"torch.{name}" for name in "rand randn randint randperm multinomial".split())
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "is_nonzero"})
@@ -149,6 +153,8 @@ def _obstacle(resolver: Resolver, reached: Reached) -> str | None:
             return _data_dependent(resolver, test, reached)
         case ast.Slice():
             return _cut_by_values(resolver, reached.node, reached)
+        case ast.Subscript():
+            return _BY_VALUE if _takes_by_mask(reached.node, reached.module) else None
         case ast.For(iter=iterable):
             return _loop_over_shape(resolver, iterable, reached)
         case ast.ListComp() | ast.GeneratorExp() | ast.DictComp() | ast.SetComp():
@@ -199,6 +205,38 @@ def _cut_by_values(resolver: Resolver, part: ast.Slice, reached: Reached) -> str
             if is_drawn or _is_tensor_test(resolver, node, reached.module):
                 return _BY_VALUE
     return None
+
+
+def _takes_by_mask(subscript: ast.Subscript, module: Module) -> bool:
+    """Whether ``x[x > 0]`` is read, that is, as many values as the mask has: ``x[mask] = 0`` changes no shape."""
+    if isinstance(subscript.ctx, ast.Store) and not isinstance(
+        module.parents[subscript], ast.AugAssign
+    ):
+        return False
+    index = subscript.slice
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(
+        _is_mask(value)
+        for part in parts
+        for value in ([part] if not isinstance(part, ast.Name) else assigned_values(module, part))
+    )
+
+
+def _is_mask(value: ast.expr) -> bool:
+    """Whether ``value`` is computed by comparing tensors, or out of what was."""
+    match value:
+        case ast.Compare(ops=operators):
+            return not any(
+                isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in operators
+            )
+        case ast.UnaryOp(ast.Invert(), inner):
+            return isinstance(inner, ast.Name) or _is_mask(inner)
+        case ast.BinOp(left, ast.BitAnd() | ast.BitOr(), right):
+            return _is_mask(left) or _is_mask(right)
+        case ast.Call(func):
+            return last_identifier(func) in _MASKS
+        case _:
+            return False
 
 
 def _number_of_tensor(resolver: Resolver, call: ast.Call, module: Module) -> str | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from ...errors import TorchoptError
 from ...source import Sources, parse
+from .computed_imports import computed_imports, known_package
 from .scopes import Imported, StarImport
 from .search_paths import (
+    MOST_FILES,
     added_search_paths,
     first_search_paths,
     is_project_code,
@@ -25,12 +28,16 @@ from .syntax import Module
 class Project:
     """The modules of one training script, the entry first, in the order they were reached.
 
-    ``unreadable`` holds first-party modules that do not parse, with the reason; they are left alone.
+    ``unreadable`` holds first-party modules that do not parse, with the reason; they are left alone. ``computed_imports``
+    names the modules that a call of ``import_module`` may import.
     """
 
     modules: tuple[Module, ...]
     by_name: Mapping[str, Module]
     unreadable: tuple[TorchoptError, ...]
+    computed_imports: Mapping[ast.Call, tuple[str, ...]] = field(
+        default_factory=dict[ast.Call, tuple[str, ...]]
+    )
 
     @property
     def entry(self) -> Module:
@@ -112,7 +119,7 @@ def load_project(entry: Path, sources: Sources, known: Iterable[Module] = ()) ->
             by_name[name] = by_path[found] = module
             modules.append(module)
             pending.append(module)
-    return Project(tuple(modules), by_name, tuple(unreadable))
+    return Project(tuple(modules), by_name, tuple(unreadable), search.computed)
 
 
 class _Search:
@@ -125,13 +132,21 @@ class _Search:
         self._packages: dict[Path, bool] = {}
         self._found: set[str] = set()
         self._missing: dict[str, None] = {}
+        self.computed: dict[ast.Call, tuple[str, ...]] = {}
+        """The modules that calls of ``import_module`` may import."""
 
     def imported_by(self, module: Module) -> Iterator[tuple[str, Path]]:
         """The names that ``module`` imports for the first time, or makes known where to find, with their files."""
-        names = [name for name in _imported_names(module) if name not in self._found]
-        added = [path for path in added_search_paths(module) if path not in self._folders]
+        own = added_search_paths(module)
+        added = [path for path in own if path not in self._folders]
+        self._folders += added
+        for call, pattern in computed_imports(module):
+            self.computed[call] = tuple(self._matching(pattern, own))
+        computed = (
+            part for found in self.computed.values() for n in found for part in _with_parents(n)
+        )
+        names = [n for n in [*_imported_names(module), *computed] if n not in self._found]
         if added:
-            self._folders += added
             names = [*self._missing, *names]
         for name in dict.fromkeys(names):
             if name in self._missing and not added:
@@ -143,6 +158,19 @@ class _Search:
                 self._missing.pop(name, None)
                 self._found.add(name)
                 yield name, path
+
+    def _matching(self, name: re.Pattern[str], added: Iterable[Path]) -> list[str]:
+        """The modules whose names ``name`` matches; where no package is known, those of the folders ``added`` for them."""
+        package = known_package(name)
+        folders = [*self._folders, *self._project] if package else added
+        inner = package.split(".") if package else []
+        found = (
+            ".".join([*inner, stem])
+            for folder in folders
+            for stem in self._sources.modules_in(folder.joinpath(*inner))
+        )
+        matching = sorted({full for full in found if name.fullmatch(full)})
+        return matching if len(matching) <= MOST_FILES else []
 
     def _locate(self, name: str) -> Path | None:
         package = name.partition(".")[0]

@@ -54,10 +54,24 @@ def attribute_values(resolver: Resolver, node: ast.Attribute, module: Module) ->
     """What the attribute ``node`` may be."""
     found: set[Value] = set()
     bases = resolver.values(node.value, module)
-    # Nothing is read from what is None for want of a package (`except ImportError: torch = None`).
-    for base in [one for one in bases if not _is_none(one)] or bases:
+    for base in [one for one in bases if _may_have(resolver, one, node.attr)] or bases:
         found |= _attribute_of(resolver, base, node.attr)
     return frozenset(found)
+
+
+def _may_have(resolver: Resolver, base: Value, name: str) -> bool:
+    """Whether ``base`` may have an attribute ``name``.
+
+    What is None for want of a package has none (`except ImportError: torch = None`), nor has every module of those that
+    one is chosen from.
+    """
+    match base:
+        case FirstPartyModule(module):
+            scope = module.scopes.by_node[module.tree]
+            is_bound = name in scope.bindings or bool(scope.star_imports)
+            return is_bound or f"{module.name}.{name}" in resolver.project.by_name
+        case _:
+            return not _is_none(base)
 
 
 def _is_none(value: Value) -> bool:
@@ -156,6 +170,10 @@ def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -
     match callee:
         case External("builtins.getattr"):
             return _named_attribute(resolver, node, module)
+        case External("importlib.import_module") if resolver.project.computed_imports.get(node):
+            names = resolver.project.computed_imports[node]
+            found = (resolver.project.by_name.get(name) for name in names)
+            return frozenset(FirstPartyModule(one) for one in found if one is not None)
         case External() | Class():
             return frozenset([Made(node, module, callee)])
         case Function(ast.FunctionDef() | ast.AsyncFunctionDef() as function):

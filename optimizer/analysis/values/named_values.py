@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from ..calls.chosen_members import gone_through
 from ..calls.signatures import argument_for, default_of, first_parameter
 from ..calls.unpacked_keywords import handed_on
 from ..distributed.spawned import spawned_argument
@@ -101,6 +102,8 @@ def _binding_values(resolver: Resolver, binding: Binding, module: Module) -> Val
         case Assigned(value, path):
             return select(resolver, resolver.values(value, module), path)
         case Iterated(iterable, path):
+            if members := gone_through(resolver, iterable, path, module):
+                return members
             return parts_of_elements(resolver, resolver.values(iterable, module), path)
         case Managed(context, path):
             return select(resolver, resolver.values(context, module), path)
