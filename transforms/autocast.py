@@ -17,7 +17,7 @@ scaler is not added to checkpoints: a resumed run finds its scale again within a
 A script that scales its losses by a ``GradScaler`` and has no autocast, half of mixed precision that does nothing, gets the other half where that scaler
 serves every optimizer of a step: float16 where it is enabled (``enabled=scaler.is_enabled()``). Of the scaler nothing changes.
 
-Not when the script uses mixed precision already, or a framework that owns the step; with gradient penalties and other
+Not when the script uses mixed precision already, or a framework that owns the step; where nothing is known of what computes a loss (``getattr(nn, args.loss)()``); with gradient penalties and other
 double backward; where a backward pass may need weights that an optimizer has changed since; for adversarial attacks, which go by the signs of gradients, or whose optimizer changes an input; with binary cross entropy of probabilities (``BCELoss``; ``BCEWithLogitsLoss`` on the values before the
 sigmoid is fine, and ``--tier semantic`` rewrites the one to the other where every sigmoid and every reader is known); with LBFGS; with autograd functions that lack ``custom_fwd``; with solvers of differential equations; with Fourier transforms, complex, sparse or
 float64 tensors and in-place writes that want one type; where what CUDA has for float32 alone, such as ``torch.special`` and

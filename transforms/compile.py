@@ -20,7 +20,7 @@ are padded. What of this is out of sight makes the script fail there. On a CPU t
 batched products of fixed sizes only.
 
 Not for networks that branch on the values in a tensor, take values out of the graph (``.item()``, ``int(..)`` of a
-buffer, ``print``), take gradients in their forward pass, build tensors with legacy constructors, loop over a dimension of their input, or over a list that the script's own ``collate_fn`` hands them, or spend their time in ``nn.LSTM`` and its like; not with
+buffer, ``print``, what a mask picks: ``x[x > 0]``), take gradients in their forward pass, build tensors with legacy constructors, loop over a dimension of their input, or over a list that the script's own ``collate_fn`` hands them, or spend their time in ``nn.LSTM`` and its like; not with
 layers of libraries other than torchvision, timm, transformers and einops, or from the hub, whose code may do any of this; not with
 gradient penalties and other double backward, with a backward pass that keeps its graph after one that does not, under ``DataParallel``, with hooks on modules, or where the script scripts,
 traces, exports or compiles by itself; not before PyTorch 2.14 for networks that run as PyTorch's own layers do, such as an `nn.Sequential`, for which
