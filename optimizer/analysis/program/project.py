@@ -15,13 +15,16 @@ from ...source import Sources, parse
 from .computed_imports import computed_imports, known_package
 from .scopes import Imported, StarImport
 from .search_paths import (
-    MOST_FILES,
     added_search_paths,
     first_search_paths,
     is_project_code,
     project_folders,
 )
 from .syntax import Module
+
+_MOST_CHOICES = 40
+"""Of more modules in a folder one may be chosen without being followed: hardly a change is right for all of them, and reading
+91 models of a library of them took minutes where the rest took 10 s. Folders of single scripts had up to 12."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +173,7 @@ class _Search:
             for stem in self._sources.modules_in(folder.joinpath(*inner))
         )
         matching = sorted({full for full in found if name.fullmatch(full)})
-        return matching if len(matching) <= MOST_FILES else []
+        return matching if len(matching) <= _MOST_CHOICES else []
 
     def _locate(self, name: str) -> Path | None:
         package = name.partition(".")[0]

@@ -25,7 +25,7 @@ _LIBRARIES = frozenset(
     "transformers trl wandb yaml".split()
 )
 """Packages that are known by their names; in their own repositories, too, they are not a script's own code."""
-MOST_FILES = 150
+_MOST_FILES = 150
 """A package of more files is a library that many scripts share, not the code of one."""
 _MOST_NAMES = 20
 """A path is made of fewer names than this; more are a cycle."""
@@ -60,7 +60,7 @@ def is_project_code(package: Path) -> bool:
     if package.name in _LIBRARIES or not there:
         return False
     files = (name for _, _, names in os.walk(package) for name in names if name.endswith(".py"))
-    return sum(1 for _ in islice(files, MOST_FILES + 1)) <= MOST_FILES
+    return sum(1 for _ in islice(files, _MOST_FILES + 1)) <= _MOST_FILES
 
 
 def added_search_paths(module: Module) -> tuple[Path, ...]:

@@ -15,13 +15,14 @@ from ..facts import CallFact, DataLoader, Loop, LoopKind
 from ..frameworks.framework_wrapping import wrapped_by_framework
 from ..loading.loaders import loaders_in
 from ..networks.models import is_module_value, is_optimizer_name, unwrap_copies
+from ..program.classes import class_attribute
 from ..program.module_objects import is_module_object
 from ..program.scopes import Path
 from ..program.syntax import LoopNode, Module
 from ..program.trees import position
 from ..values.resolver import Resolver
-from ..values.unpacking import written_part
-from ..values.values import Class, External, Made, Value
+from ..values.unpacking import unpacked_targets, written_part
+from ..values.values import Class, External, Function, Made, Value
 
 _BACKWARD_METHODS = frozenset({"backward", "manual_backward"})
 _STEP_METHODS = frozenset({"step", "step_and_update", "step_and_update_lr", "optimizer_step"})
@@ -190,23 +191,36 @@ def _loaders_of_generators(
     module: Module,
     within: frozenset[ast.AST],
 ) -> tuple[tuple[DataLoader, ...], Path]:
-    """Looks through a first-party generator that yields from a loader handed to it (``log_every(loader, ..)``)."""
-    if not isinstance(iterable, ast.Call):
-        return (), ()
-    for function in resolver.callees(iterable, module):
+    """Looks through a first-party generator that yields from a loader: ``log_every(loader, ..)``, an object's ``__iter__``."""
+    for function in _generators(resolver, iterable, module):
         if isinstance(function.node, ast.Lambda) or function.node in within:
             continue
+        inside = within | {function.node}
         for node in lexical_nodes(function.node.body):
-            if isinstance(node, ast.For) and any(
-                isinstance(n, ast.Yield)
-                and n.value is not None
-                and ast.unparse(n.value) == ast.unparse(node.target)
-                for n in lexical_nodes(node.body)
-            ):
-                return iterated_loaders(
-                    resolver, loaders, node.iter, function.module, within | {function.node}
-                )
+            if not isinstance(node, ast.For) or (part := _yielded_part(node)) is None:
+                continue
+            over, path = iterated_loaders(resolver, loaders, node.iter, function.module, inside)
+            if path[: len(part)] == part:
+                return over, path[len(part) :]
     return (), ()
+
+
+def _generators(resolver: Resolver, iterable: ast.expr, module: Module) -> Iterator[Function]:
+    """The first-party functions that may give the elements of ``iterable``."""
+    if isinstance(iterable, ast.Call):
+        yield from resolver.callees(iterable, module)
+    for cls in resolver.classes(iterable, module):
+        found = class_attribute(resolver, cls, "__iter__")
+        yield from (method for method in found if isinstance(method, Function))
+
+
+def _yielded_part(loop: ast.For) -> Path | None:
+    """The part of its elements that ``loop`` yields: ``(1,)`` of ``for i, batch in enumerate(loader): yield batch``."""
+    parts = {ast.unparse(target): path for target, path in unpacked_targets(loop.target)}
+    parts[ast.unparse(loop.target)] = ()
+    yields = (n.value for n in lexical_nodes(loop.body) if isinstance(n, ast.Yield))
+    yielded = (parts.get(ast.unparse(value)) for value in yields if value is not None)
+    return next((path for path in yielded if path is not None), None)
 
 
 def _loop(

@@ -221,6 +221,48 @@ def test_batches_are_found_through_a_generator_of_the_project(script: Script) ->
     assert [loader.node.lineno for loader in loop.loaders] == [6]
 
 
+@pytest.mark.parametrize(
+    ("yields", "target"),
+    [
+        ("for b in self.it:\n            yield b", "x"),
+        (
+            "for i, b in enumerate(self.it):\n            if i > 3:\n                break\n            yield b",
+            "x",
+        ),
+        ("for i, b in enumerate(self.it):\n            yield i, b", "i, x"),
+        ("for b, c in zip(self.it, names):\n            yield b", "x"),
+    ],
+)
+def test_an_object_that_yields_from_a_loader(script: Script, yields: str, target: str) -> None:
+    source = f"""{SETUP}
+class Logged:
+    def __init__(self, it):
+        self.it = it
+    def __iter__(self):
+        {yields}
+def make():
+    return Logged(loader)
+for {target} in make():
+    {STEP}"""
+    (loop,) = script(source).training_loops
+    assert [loader.node.lineno for loader in loop.loaders] == [6]
+    assert loop.batch_target is not None
+    assert ast.unparse(loop.batch_target) == "x"
+
+
+@pytest.mark.parametrize(
+    "yields",
+    [
+        "for b in self.it:\n            yield b + 1",
+        "for i, b in enumerate(self.it):\n            yield i",
+    ],
+)
+def test_an_object_that_yields_something_else(script: Script, yields: str) -> None:
+    source = f"{SETUP}\nclass Logged:\n    it = loader\n    def __iter__(self):\n        {yields}\nfor x in Logged():\n    {STEP}"
+    (loop,) = script(source).training_loops
+    assert loop.loaders == ()
+
+
 def test_a_generator_that_yields_from_itself_ends(script: Script) -> None:
     source = f"{SETUP}\ndef parts(w):\n    for p in parts(w):\n        yield p\nfor x in parts(loader):\n    {STEP}"
     (loop,) = [loop for loop in script(source).training_loops if loop.function is None]
