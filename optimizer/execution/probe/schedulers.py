@@ -22,7 +22,7 @@ _STATE = frozenset(
 
 
 class Schedulers:
-    """Notes every call of a scheduler's ``step`` by the script: not those of schedulers on each other.
+    """Notes every call of a scheduler's ``step`` by the script: not those of schedulers on each other, nor those that move nothing.
 
     ``metric`` is told what a plateau is looked for in.
     """
@@ -75,19 +75,21 @@ class Schedulers:
                 if not noted["steps"]:
                     # Until then a class of the script's own has set some, or a checkpoint.
                     noted["settings"] = _settings(scheduler)
-                noted["steps"].append(self._rounds.begun)
                 if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
                     self._metric(
                         f"<{type(scheduler).__name__}>", "metric", _metric(*args, **kwargs)
                     )
-            outermost, before = not self._inside, _rates(scheduler)
+            outermost, before, place = not self._inside, _rates(scheduler), _place(scheduler)
             self._inside += 1
             try:
                 return original(scheduler, *args, **kwargs)
             finally:
                 self._inside -= 1
+                noted = self._noted[self._number(scheduler)]
+                if outermost and (place is None or _place(scheduler) != place):
+                    noted["steps"].append(self._rounds.begun)
                 if outermost and _rates(scheduler) != before:
-                    self._noted[self._number(scheduler)]["changes"].append(self._rounds.begun)
+                    noted["changes"].append(self._rounds.begun)
 
         return wrapper
 
@@ -108,6 +110,20 @@ def _rates(scheduler: Any) -> list[float]:
     """The learning rates that ``scheduler`` may set, now."""
     groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", ())
     return [float(group["lr"]) for group in groups if "lr" in group]
+
+
+def _place(scheduler: Any) -> dict[str, Any] | None:
+    """Where in its schedule ``scheduler`` is: the rates, and the numbers it keeps but that of its calls.
+
+    ``step(epoch)`` with the epoch it is at already, such as ``step(0)`` before the first one, leaves that as it is. None of one
+    with a ``step`` of the script's own, which may keep anything.
+    """
+    if type(scheduler).step.__module__ != lr_scheduler.__name__:
+        return None
+    kept = {
+        name: value for name, value in vars(scheduler).items() if isinstance(value, (int, float))
+    }
+    return {**kept, "_step_count": None, "rates": _rates(scheduler)}
 
 
 def _settings(scheduler: Any) -> dict[str, str]:

@@ -73,6 +73,19 @@ def test_a_step_is_noted_once_with_the_rounds_before_it(recorded, name):
     assert seen == bare
 
 
+@pytest.mark.parametrize("name", ["StepLR", "LambdaLR", "CosineAnnealingWarmRestarts"])
+def test_a_step_to_the_epoch_it_is_at_is_none(recorded, name):
+    def script():
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        scheduler = KINDS[name](optimizer)
+        for step in range(6):
+            scheduler.step(step // 2)
+            optimizer.step()
+
+    (scheduler,) = recorded(script).schedulers
+    assert scheduler.steps == (2, 4)
+
+
 def test_schedulers_are_put_back(recorded):
     before = {name: vars(kind) for name, kind in vars(lr_scheduler).items() if type(kind) is type}
     steps = {name: members.get("step") for name, members in before.items()}
