@@ -46,10 +46,11 @@ def compare_optimization(
 def _optimizers(original: Observations, other: Observations) -> Iterator[Finding]:
     begun = [[s.steps.count(0) for s in run.schedulers] for run in (original, other)]
     explained = _CYCLED if begun[0] != begun[1] else frozenset[str]()
+    yield from _trained_no_more(original, other)
     for index, (ours, theirs) in enumerate(
         zip(original.optimizers, other.optimizers, strict=False)
     ):
-        yield from _one_optimizer(f"optimizer {index}", ours, theirs, explained)
+        yield from _one_optimizer(f"optimizer {index}", ours, theirs, explained, _owners(other))
     before, after = len(original.optimizers), len(other.optimizers)
     if before != after:
         more = original if before > after else other
@@ -64,8 +65,33 @@ def _optimizers(original: Observations, other: Observations) -> Iterator[Finding
         )
 
 
+def _trained_no_more(original: Observations, other: Observations) -> Iterator[Finding]:
+    """What no optimizer of the rewrite has, before what another one has: that may be all the same.
+
+    Not where the whole optimizer is gone, or makes no step: that is told then.
+    """
+    ours, owners = _owners(original), _owners(other)
+    left = {number for name, number in ours.items() if name in owners}
+    steps = {number for number, info in enumerate(other.optimizers) if info.groups}
+    idle = set(range(len(other.optimizers))) - steps
+    for name, number in sorted(ours.items()):
+        if name not in owners and number in (left | steps) - idle:
+            message = f"optimizer {number} no longer has this parameter"
+            yield Finding(Kind.STEPPED_PARAMETERS, message, tensor=name)
+
+
+def _owners(run: Observations) -> dict[str, int]:
+    """The first optimizer of each parameter."""
+    numbers = reversed(list(enumerate(run.optimizers)))
+    return {name: n for n, info in numbers for group in info.groups for name in group}
+
+
 def _one_optimizer(
-    label: str, ours: OptimizerInfo, theirs: OptimizerInfo, explained: frozenset[str]
+    label: str,
+    ours: OptimizerInfo,
+    theirs: OptimizerInfo,
+    explained: frozenset[str],
+    owners: Mapping[str, int],
 ) -> Iterator[Finding]:
     """``explained``: settings that differ at the first step because a scheduler was stepped otherwise before it, which is told by itself."""
     if ours.class_name != theirs.class_name:
@@ -76,7 +102,7 @@ def _one_optimizer(
             rewritten=theirs.class_name,
         )
     if ours.groups != theirs.groups:
-        yield from _changed_groups(label, ours, theirs)
+        yield from _changed_groups(label, ours, theirs, owners)
     found = _changed_settings(label, ours.hyperparameters, theirs.hyperparameters, explained)
     yield from found
     if not found:
@@ -141,11 +167,19 @@ def _alike(before: object, after: object) -> bool:
     return before == after
 
 
-def _changed_groups(label: str, ours: OptimizerInfo, theirs: OptimizerInfo) -> Iterator[Finding]:
+def _changed_groups(
+    label: str, ours: OptimizerInfo, theirs: OptimizerInfo, owners: Mapping[str, int]
+) -> Iterator[Finding]:
+    """``owners``: which optimizer of the rewrite has a parameter. One that never steps has none."""
+    if not ours.groups or not theirs.groups:
+        more = "no longer makes a step" if ours.groups else "makes steps, and none in the original"
+        yield Finding(Kind.STEPPED_PARAMETERS, f"{label} {more}")
+        return
     before = {name for group in ours.groups for name in group}
     after = {name for group in theirs.groups for name in group}
-    for name in sorted(before - after):
-        yield Finding(Kind.STEPPED_PARAMETERS, f"{label} no longer has this parameter", tensor=name)
+    for name in sorted((before - after) & owners.keys()):
+        message = f"{label} no longer has this parameter, optimizer {owners[name]} has it"
+        yield Finding(Kind.STEPPED_PARAMETERS, message, tensor=name)
     for name in sorted(after - before):
         yield Finding(Kind.STEPPED_PARAMETERS, f"{label} has a parameter more", tensor=name)
     if before == after:

@@ -116,6 +116,37 @@ def test_a_parameter_that_the_optimizer_no_longer_has(run: Run) -> None:
     assert (finding.kind, finding.tensor) == (Kind.STEPPED_PARAMETERS, info.groups[0][0])
 
 
+def test_what_no_optimizer_has_is_told_before_what_another_one_has(run: Run) -> None:
+    original = run(steps=2)
+    info = original.optimizers[0]
+    names = sorted(info.groups[0])
+    other = replace(
+        original,
+        optimizers=tuple(
+            replace(info, groups=(part,)) for part in ((names[1],), tuple(names[2:-1]))
+        ),
+    )
+    told = [f for f in compare_optimization(original, other) if f.kind is Kind.STEPPED_PARAMETERS]
+    assert [(f.tensor, f.message) for f in told[:3]] == [
+        (names[0], "optimizer 0 no longer has this parameter"),
+        (names[-1], "optimizer 0 no longer has this parameter"),
+        (names[2], "optimizer 0 no longer has this parameter, optimizer 1 has it"),
+    ]
+
+
+def test_an_optimizer_that_steps_in_one_version_only(run: Run) -> None:
+    original = run(steps=2)
+    (info,) = original.optimizers
+    both = replace(original, optimizers=(info, replace(info, groups=(("Net.other",),))))
+    idle = replace(both, optimizers=(info, replace(info, groups=(), hyperparameters=())))
+    assert [f.message for f in compare_optimization(idle, both)] == [
+        "optimizer 1 makes steps, and none in the original"
+    ]
+    assert [f.message for f in compare_optimization(both, idle)] == [
+        "optimizer 1 no longer makes a step"
+    ]
+
+
 def test_fewer_and_more_steps(run: Run) -> None:
     long, short = run(steps=5), run(steps=3)
     for original, other in ((long, short), (short, long)):
