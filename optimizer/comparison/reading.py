@@ -51,7 +51,7 @@ def _passes(original: Observations, other: Observations) -> Iterator[Finding]:
                 rewritten=0,
             )
         else:
-            yield from _samples(where, ours, theirs)
+            yield from _samples(where, ours, theirs, original, other)
             yield from _order(where, ours, theirs, original, other)
             pairs.append((ours, theirs))
     yield from _batches(pairs)
@@ -152,7 +152,41 @@ def _batches(pairs: Sequence[tuple[LoaderPass, LoaderPass]]) -> Iterator[Finding
         yield note(Kind.SAMPLES, message)
 
 
-def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Finding]:
+def _left_out(
+    ours: LoaderPass, theirs: LoaderPass, original: Observations, other: Observations
+) -> bool:
+    """Whether what only one version reads at the end of a pass goes through no model: the other need not read it.
+
+    As many samples go through every model, in either mode, at each place of the pass and behind it, and through one of them
+    all that both versions read, once or several times. What else is made of samples shows in its own numbers.
+    """
+    alike = (ours.rounds, ours.steps) == (theirs.rounds, theirs.steps)
+    fewer = min(ours.samples, theirs.samples)
+    if not (alike and fewer and ours.finished and theirs.finished):
+        return False
+    *during, behind = range(ours.rounds, ours.rounds + ours.steps + 1)
+    seen = [[_called(run, place) for place in (*during, behind)] for run in (original, other)]
+    of_this_pass = [_called(original, place) for place in during or [behind]]
+    totals = sum(of_this_pass, Counter[tuple[str, str]]()).values()
+    return seen[0] == seen[1] and any(total % fewer == 0 for total in totals)
+
+
+def _called(run: Observations, rounds: int) -> Counter[tuple[str, str]]:
+    """How many samples each module was called on after so many rounds, by its mode."""
+    trained = Counter[tuple[str, str]]()
+    for call in run.training_calls:
+        if call.rounds == rounds:
+            trained["training", call.module] += call.samples
+    return trained + Counter({("eval", m): n for m, n in _evaluated(run, rounds).items()})
+
+
+def _samples(
+    where: str,
+    ours: LoaderPass,
+    theirs: LoaderPass,
+    original: Observations,
+    other: Observations,
+) -> Iterator[Finding]:
     if theirs.samples == ours.samples:
         return
     batch = ours.samples / ours.batches if ours.batches else 0
@@ -162,6 +196,9 @@ def _samples(where: str, ours: LoaderPass, theirs: LoaderPass) -> Iterator[Findi
         return
     which = "fewer" if ahead < 0 else "more"
     message = f"{where}: {abs(ahead)} samples {which}"
+    if _left_out(ours, theirs, original, other):
+        yield note(Kind.SAMPLES, f"{message}, which go through no model")
+        return
     if ours.order and theirs.order and ours.order[-1].samples == theirs.order[-1].samples:
         if _differs(ours.order[-1], theirs.order[-1]):  # which hold more than others may
             return

@@ -53,6 +53,53 @@ def test_other_samples_fail(
     assert word in finding.message
 
 
+def called(*samples: int) -> tuple[TrainingCalls, ...]:
+    return tuple(TrainingCalls("Net", place, n, 0) for place, n in enumerate(samples) if n)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fails"),
+    [
+        (called(32, 32, 32, 32), called(32, 32, 32, 32), False),
+        (called(64, 64, 64, 64), called(64, 64, 64, 64), False),
+        (called(32, 32, 32, 42), called(32, 32, 32, 32), True),
+        (called(32, 32, 32, 32, 10), called(32, 32, 32, 32), True),
+        (called(8, 8, 8, 8), called(8, 8, 8, 8), True),
+        ((), (), True),
+    ],
+    ids=["left out", "seen twice", "trained on", "a step behind", "of another loader", "unknown"],
+)
+def test_a_last_batch_that_no_model_sees_need_not_be_read(
+    original: Observations,
+    before: tuple[TrainingCalls, ...],
+    after: tuple[TrainingCalls, ...],
+    fails: bool,
+) -> None:
+    read = replace(
+        original, loader_passes=(LoaderPass(0, 0, 5, 138, True, steps=4),), training_calls=before
+    )
+    dropped = replace(
+        read, loader_passes=(LoaderPass(0, 0, 4, 128, True, steps=4),), training_calls=after
+    )
+    (finding,) = compare_reading(read, dropped)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, fails)
+    (finding,) = compare_reading(dropped, read)
+    assert finding.fails == fails
+
+
+def test_a_last_batch_that_is_not_evaluated_need_not_be_read(original: Observations) -> None:
+    def evaluated(batches: int, samples: int) -> Observations:
+        read = LoaderPass(1, 0, batches, 16 * batches - 16 + samples, True, rounds=4)
+        return replace(original, loader_passes=(read,), eval_calls=evaluating(16, 16))
+
+    full = evaluated(2, 16)
+    (finding,) = compare_reading(evaluated(3, 8), full)
+    assert (finding.kind, finding.fails) == (Kind.SAMPLES, False)
+    seen = replace(evaluated(3, 8), eval_calls=evaluating(16, 16, 8))
+    (finding,) = compare_reading(seen, full)
+    assert finding.fails
+
+
 def test_a_sample_missing_in_the_second_epoch_is_of_its_first_step(original: Observations) -> None:
     (finding,) = passes(original, EPOCH[0], LoaderPass(0, 1, 1, 32, False))
     assert finding.step == 5
