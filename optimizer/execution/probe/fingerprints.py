@@ -91,7 +91,7 @@ def row_checksums(tensors: Sequence[Tensor], rows: int) -> list[int]:
             places = torch.arange(bits.shape[1], device=bits.device, dtype=torch.int64)
             found = torch.cat(
                 [
-                    _rows_mixed(part, (2 * places + 1) * _VALUE)
+                    _rows_mixed(part, 2 * places + 1)
                     for part in bits.split(max(1, _PART // max(1, bits.shape[1])))
                 ]
             )
@@ -103,8 +103,14 @@ def row_checksums(tensors: Sequence[Tensor], rows: int) -> list[int]:
 
 
 def _rows_mixed(bits: Tensor, factors: Tensor) -> Tensor:
-    mixed = bits.to(torch.int64) * factors
+    """The sums of each row's ``bits``, each mixed before its place's odd factor and again behind it: zero stays zero.
+
+    Without the first, a word 3 in the first place would count as a word 1 in the second.
+    """
+    mixed = bits.to(torch.int64) * _VALUE
     mixed ^= mixed >> 29
+    mixed *= factors
+    mixed ^= mixed >> 31
     mixed *= _VALUE
     return mixed.sum(1)
 

@@ -98,6 +98,14 @@ def test_a_row_is_known_by_its_bits_in_any_order_and_however_it_is_padded():
     assert row_checksums([words, lengths, scale], 5) != row_checksums([words, lengths, -scale], 5)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32])
+def test_rows_of_small_numbers_are_told_apart(dtype):
+    pairs = torch.cartesian_prod(torch.arange(60), torch.arange(60)).to(dtype)
+    assert len(set(row_checksums([pairs], 3600))) == 3600
+    triples = torch.cartesian_prod(*[torch.arange(1, 13)] * 3).to(dtype)
+    assert len(set(row_checksums([triples], 12**3))) == 12**3
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_row_is_known_whatever_the_default_device_is():
     rows = torch.arange(6.0).reshape(2, 3)
