@@ -87,12 +87,14 @@ def undetermined(
 
     ``error`` is the L2 norm of the gradient's error, taken to be spread evenly over the elements. Adam's first step
     is a full learning rate long in the direction of each element's sign, unless the element is as small as its
-    epsilon: then rounding decides about the length, too. So each may move as far as the furthest of them did.
+    epsilon: then rounding decides about the length, too. So each may move as far as the furthest of them did. What is
+    zero is known to be, such as the row of a word that did not come, unless all is an error (``error`` is infinite) and not all are zeros.
     """
     import numpy as np
 
     movement, size = _wide(after) - _wide(before), np.abs(_wide(gradient))
-    unknown = (size <= error / math.sqrt(gradient.size or 1)) & (size > 0.0)
+    unknown = size <= error / math.sqrt(gradient.size or 1)
+    unknown &= (size > 0.0) | (math.isinf(error) and bool(size.any()))
     count = int(unknown.sum())
     return float(np.abs(movement[unknown]).max()) * math.sqrt(count) if count else 0.0
 

@@ -7,6 +7,7 @@ original with its parameters perturbed by the type's epsilon and, where it does 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -180,7 +181,8 @@ def _way(original: Observations, other: Observations, after_round: int) -> Devia
 def _undetermined(runs: _Runs) -> dict[str, float]:
     """How far the first step moves the elements of each parameter whose gradient's sign rounding decides.
 
-    In the rewrite they may move the other way, so the difference is twice that; the same again in every later step.
+    In the rewrite they may move the other way, so the difference is twice that; the same again in every later step. Of a gradient that
+    is below the rounding of its optimizer's gradients all elements are such, zeros as well.
     """
     start, end = runs.original.snapshot(0), runs.original.snapshot(1)
     before = runs.original.tensors(start) if start else None
@@ -190,6 +192,11 @@ def _undetermined(runs: _Runs) -> dict[str, float]:
     gradients = runs.original.gradients()
     near = [deviations(gradients, run.gradients()) for run in runs.neighbours]
     own = deviations(gradients, gradients)
+    floors = {
+        name: runs.precision.relative_error * step.grad_norm
+        for step in _first_steps(runs.original)
+        for name in step.parameters
+    }
     return {
         name: undetermined(
             gradient,
@@ -199,7 +206,9 @@ def _undetermined(runs: _Runs) -> dict[str, float]:
                 (run[name].distance for run in near if name in run),
                 own[name].norm,
                 runs.precision,
-            ),
+            )
+            if own[name].norm > floors.get(name, 0.0)
+            else math.inf,
         )
         for name, gradient in gradients.items()
         if name in before and name in after

@@ -96,3 +96,10 @@ def test_an_undetermined_element_may_move_as_far_as_any_other() -> None:
     gradient = np.array([1.0, 1e-3, 1e-9, 0.0])
     before, after = np.zeros(4), np.array([-0.1, -0.1, -0.01, 0.0])
     assert undetermined(gradient, before, after, error=2e-2) == pytest.approx(0.1 * 2**0.5)
+
+
+def test_zeros_are_undetermined_only_among_errors() -> None:
+    before, after = np.zeros(4), np.array([-0.1, 0.1, 0.0, 0.0])
+    nothing_but_rounding = np.array([1e-12, -1e-12, 0.0, 0.0])
+    assert undetermined(nothing_but_rounding, before, after, error=math.inf) == pytest.approx(0.2)
+    assert undetermined(np.zeros(4), before, after, error=math.inf) == 0.0

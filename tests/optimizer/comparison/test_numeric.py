@@ -308,6 +308,36 @@ def test_what_has_no_gradient_in_the_first_step_alone_is_trained(run: Run) -> No
     assert rounding_only(original, Precision.FLOAT32) == frozenset()
 
 
+def test_what_is_nothing_but_rounding_in_the_first_step_may_move_there_or_not(run: Run) -> None:
+    """The rotation of what is round: its gradient is zero here and 1e-10 there, of which Adam makes a full step."""
+    half = np.arange(16) < 8
+
+    def turned(one: Observations, moved: np.ndarray, first: float = 1e-10) -> Observations:
+        one = with_bias(one, lambda step: first if step == 0 else 0.3, 0.04)
+        gradients = one.gradients()
+        gradients[BIAS] = np.where(half, 0.0, first * one.steps[0].grad_norm).astype(np.float32)
+        save_file(gradients, one.folder / "gradients")
+        update = replace(one.steps[0].parameters[BIAS], update_norm=0.01 * moved.sum() ** 0.5)
+        step = replace(one.steps[0], parameters={**one.steps[0].parameters, BIAS: update})
+        tensors = one.tensors(one.snapshots[1])
+        start = one.tensors(one.snapshots[0])
+        assert tensors is not None
+        assert start is not None
+        assert one.snapshots[1].file is not None
+        tensors[BIAS] = start[BIAS] - np.where(moved, 0.01, 0.0).astype(np.float32)
+        save_file(tensors, one.folder / one.snapshots[1].file)
+        return replace(one, steps=(step, *one.steps[1:]), snapshots=one.snapshots[:2])
+
+    def told(first: float) -> set[Kind]:
+        original = turned(run(adam=True), ~half, first)
+        other = turned(run(adam=True), half & (np.arange(16) < 3), first)
+        near = [turned(one, ~half, first) for one in neighbours(run, Precision.FLOAT32, adam=True)]
+        return {f.kind for f in compare_numbers(original, other, near, Precision.FLOAT32).findings}
+
+    assert told(1e-10) == set()
+    assert Kind.UPDATE in told(1e-2)
+
+
 def test_the_first_loss_of_a_closure_is_compared_by_itself(run: Run) -> None:
     """Those behind it are at weights that rounding has moved far: their sum hides much."""
 
