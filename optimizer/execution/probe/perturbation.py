@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,8 @@ class Perturbation:
     """Multiplies each parameter given to an optimizer by ``1 ± scale * eps`` of ``dtype``, once, with signs from ``seed``.
 
     It happens when a module with parameters is first called in training mode after the optimizer was built: what
-    the script loads into the model between the two is perturbed too. At the latest it happens at the first step. A script that puts back what was
+    the script loads into the model between the two is perturbed too. At the latest it happens at the first step, and the gradients it is made of are multiplied likewise (given random signs, where they
+    are nothing but rounding). A script that puts back what was
     there before (behind a learning-rate range test, for the next fold) has it perturbed again, with the same signs.
     Then the gradients of the parameters named in ``one_way`` are given the same signs in every step, drawn with ``seed``, and at least
     the L2 norm that stands beside the name, spread evenly.
@@ -144,6 +146,28 @@ class Perturbation:
         self._waiting.clear()
 
     @torch.no_grad()
+    def before_step(self, rounds: int) -> None:
+        """A step is about to be made. What is only perturbed then, for want of a module call, has had its gradients before: these are perturbed, too."""
+        waiting = (p for together in self._waiting for p in together.parameters)
+        late = [p for p in waiting if id(p) not in self._done]
+        self.apply(rounds)
+        gradients = [
+            (number, p.grad)
+            for number, p in enumerate(late)
+            if id(p) in self._done and p.grad is not None and not p.grad.is_sparse
+        ]
+        total = math.hypot(*(float(torch.linalg.vector_norm(g)) for _, g in gradients))
+        for number, gradient in gradients if math.isfinite(total) else ():
+            signs = self._signs(gradient, "gradient", number).to(gradient.device, gradient.dtype)
+            norm = float(torch.linalg.vector_norm(gradient))
+            if norm > self._relative * total:
+                gradient.mul_(1 + self._relative * signs)
+            elif (
+                norm
+            ):  # nothing but rounding: of either sign, and of any size up to that of the others
+                gradient.copy_(_at_least(gradient, norm) * signs)
+
+    @torch.no_grad()
     def _apply_again(self) -> None:
         """Perturb once more what was put back to what it was before."""
         for together in self._together:
@@ -174,7 +198,7 @@ class Perturbation:
             gradient = named[name].grad if name in named else None
             if gradient is not None and not gradient.is_sparse:
                 signs = self._signs(gradient, "direct", name)
-                sizes = gradient.abs().clamp_min(norm / (gradient.numel() or 1) ** 0.5)
+                sizes = _at_least(gradient, norm)
                 gradient.copy_(sizes * signs.to(gradient.device, gradient.dtype))
 
     def _signs(self, tensor: Tensor, *purpose: object) -> Tensor:
@@ -219,6 +243,11 @@ class EvaluationPerturbation(Perturbation):
         for parameter, before in self._moved:
             parameter.data.copy_(before)
         self._moved.clear()
+
+
+def _at_least(gradient: Tensor, norm: float) -> Tensor:
+    """The sizes of its elements, or if that is more, of those of a vector of that L2 norm, spread evenly."""
+    return gradient.abs().clamp_min(norm / (gradient.numel() or 1) ** 0.5)
 
 
 def _has_values(parameter: Tensor) -> bool:

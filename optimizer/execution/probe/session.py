@@ -138,7 +138,7 @@ class Session:
         if self.observing:
             self._try(self.clipping.step_begins, self._rounds.finished)
             if self._perturbation:
-                self._perturbation.apply(self._rounds.finished)
+                self._perturbation.before_step(self._rounds.finished)
             self._try(self._steps.begin, optimizer, self._rounds.finished, closure)
             self._try(self._parameters.snapshot, 0)
             if self._perturbation:

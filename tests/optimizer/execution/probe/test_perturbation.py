@@ -61,6 +61,28 @@ def test_without_a_module_call_it_happens_at_the_first_step(recorded):
     assert run.losses[1] != plain.losses[1]
 
 
+def test_gradients_taken_before_that_are_perturbed_too(recorded):
+    def script():
+        torch.manual_seed(0)
+        place, turn = nn.Parameter(torch.randn(40)), nn.Parameter(torch.zeros(40))
+        noise = torch.where(torch.arange(40) < 20, 1e-12, 0.0)
+        optimizer = torch.optim.Adam([place, turn], lr=0.01, eps=1e-15)
+        (place.square().sum() + (noise * turn).sum()).backward()
+        optimizer.step()
+
+    plain = recorded(script)
+    runs = [recorded(script, perturb={"dtype": "float32", "seed": seed}) for seed in (1, 1, 2)]
+    place, turn = plain.gradients()
+    ratio = runs[0].gradients()[place].astype("float64") / plain.gradients()[place]
+    assert abs(abs(ratio - 1) / 2**-23 - 1).max() < 1.1
+    assert ratio.std() > 0
+    signs = [np.sign(run.gradients()[turn]) for run in (plain, *runs)]
+    assert set(signs[0]) == {0.0, 1.0}
+    assert set(signs[1]) == {-1.0, 1.0}
+    assert (signs[1] == signs[2]).all()
+    assert (signs[1] != signs[3]).any()
+
+
 def test_it_happens_after_as_many_rounds_as_it_is_told(recorded):
     def script():
         torch.manual_seed(0)
