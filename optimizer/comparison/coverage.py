@@ -51,7 +51,9 @@ def _other_mode(
     """What it is when calls in eval mode have become calls in training mode, or the other way round."""
     module, rounds = place
     ours, theirs = _in_training(original, place), _in_training(other, place)
-    if more == 0 or theirs[0] - ours[0] != -more:
+    # What a search or an agent looks at next hangs on what it has seen: then as many are not evaluated in the other mode.
+    gone = place not in _evaluated(other) and theirs[1] > ours[1]
+    if more == 0 or (theirs[0] - ours[0] != -more and not gone):
         return None
     if more < 0:
         return (

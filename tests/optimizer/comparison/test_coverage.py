@@ -52,6 +52,14 @@ def test_evaluations_missing_cut_and_added_fail(
     assert word in finding.message
 
 
+def test_a_search_in_training_mode_may_look_at_another_number_of_samples(
+    original: Observations,
+) -> None:
+    finding = found(original, eval_calls=(), training_calls=(training(32 + 150, 150),))
+    assert finding.kind is Kind.EVALUATION_MODE
+    assert "is evaluated in training mode after round 4" in finding.message
+
+
 @pytest.mark.parametrize(("trained", "asked"), [(32, False), (16, True)])
 def test_whether_eval_mode_is_left_on_is_asked_where_less_is_trained(
     original: Observations, trained: int, asked: bool
