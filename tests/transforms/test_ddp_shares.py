@@ -103,6 +103,26 @@ def test_what_is_added_decides_how(rewrite: Rewrite, added: str, told: str | Non
         assert told in text
 
 
+@pytest.mark.parametrize(
+    ("added", "told", "is_summed"),
+    [
+        ("running += loss.item() ** 2", "running / seen", False),
+        ("running += loss.item() ** 2", "100.0 * (float(running) / seen)", False),
+        ("running = max(running, loss.item())", "running / seen", False),
+        ("running += loss.item() ** 2", "running, seen", True),
+        ("running += loss.item() ** 2", "seen / len(loader), running", True),
+        ("running += 1", "running / seen", True),
+    ],
+)
+def test_the_sum_of_all_is_not_divided_by_a_share(
+    rewrite: Rewrite, added: str, told: str, is_summed: bool
+) -> None:
+    source = START.replace("running += loss.item() * x.size(0)", added)
+    text, _ = after(rewrite, source + f"    print({told})\n")
+    assert ("seen = sum_over_processes(seen)" in text) is is_summed
+    assert "running = sum" not in text
+
+
 def test_what_is_not_added_up_is_said(rewrite: Rewrite) -> None:
     said = "the first process tells its own share"
     assert said in after(rewrite, START + "    print(x.max().item())\n")[1]
@@ -146,7 +166,7 @@ def test_a_start_behind_a_starred_value_is_not_known(
 ) -> None:
     source = START.replace("best, patience", "start = [0]\nbest, patience", 1)
     source = source.replace("seen, running = 0, 0.0", f"seen, running = {starts}")
-    text, _ = after(rewrite, source + "    print(running / seen)\n")
+    text, _ = after(rewrite, source + "    print(running, seen)\n")
     assert ("    seen = sum_over_processes(seen)\n" in text) == known
     assert "\n    running = sum_over_processes(running)\n" not in text
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from ..facts import DataLoader, Fact, Loop
 from ..program.scopes import Assigned, Binding
@@ -55,20 +56,73 @@ def find_accumulators(resolver: Resolver, loop: Loop) -> tuple[Accumulator, ...]
 def find_common_sums(
     resolver: Resolver, loop: Loop, loaders: tuple[DataLoader, ...]
 ) -> tuple[Accumulator, ...]:
-    """The variables that ``loop`` adds up, and makes zero in between in all processes together if at all."""
+    """The variables that ``loop`` adds up, and makes zero in between in all processes together if at all.
+
+    One that is calculated with besides what stays each process's own (``correct / seen``, where it is not understood
+    what ``correct`` has added up) is not understood either.
+    """
     sums = find_accumulators(resolver, loop)
-    if not any(found.resets for found in sums):
-        return sums
-    divergence = Divergence(resolver, loaders, (), ())
-    return tuple(
-        found
-        for found in sums
-        if all(
-            loop.module.loops(reset)[:1] == [loop.node]
-            and divergence.decides(reset, loop.module, loop.node) is None
-            for reset in found.resets
+    if any(found.resets for found in sums):
+        divergence = Divergence(resolver, loaders, (), ())
+        sums = tuple(
+            found
+            for found in sums
+            if all(
+                loop.module.loops(reset)[:1] == [loop.node]
+                and divergence.decides(reset, loop.module, loop.node) is None
+                for reset in found.resets
+            )
         )
-    )
+    return _not_mixed(resolver, sums, loaders)
+
+
+def _not_mixed(
+    resolver: Resolver, sums: tuple[Accumulator, ...], loaders: tuple[DataLoader, ...]
+) -> tuple[Accumulator, ...]:
+    while True:
+        common = [(found.loop.node, found.name) for found in sums if found.share is not None]
+        beside = {found: list(_calculated_with(found)) for found in sums}
+        if not any(beside[found] for found in sums if found.share in {Share.SUM, Share.MEAN}):
+            return sums
+        divergence = Divergence(resolver, loaders, (), common)
+        mixed = {
+            found
+            for found in sums
+            if found.share in {Share.SUM, Share.MEAN}
+            and any(divergence.of(name, found.module) for name in beside[found])
+        }
+        if not mixed:
+            return sums
+        sums = tuple(replace(f, share=None) if f in mixed else f for f in sums)
+
+
+def _calculated_with(found: Accumulator) -> Iterator[ast.Name]:
+    """The other variables of arithmetic with ``found`` behind its loop that this loop gives values, too."""
+    module, loop = found.module, found.loop.node
+    scope = module.scope(loop)
+    owner = scope.lookup(found.name)
+    for use in module.names_of(found.name):
+        outer: ast.AST = use
+        if (
+            loop in module.ancestors(use)
+            or not isinstance(use.ctx, ast.Load)
+            or module.scope(use).lookup(found.name) != owner
+        ):
+            continue
+        for around in module.ancestors(use):
+            if not isinstance(around, ast.BinOp | ast.UnaryOp | ast.Call | ast.Attribute):
+                break
+            if isinstance(around, ast.BinOp):
+                outer = around
+        for name in walk(outer):
+            known = (
+                module.scope(name).lookup(name.id)
+                if isinstance(name, ast.Name) and name.id != found.name
+                else None
+            )
+            if known is not None and any(loop in module.ancestors(b.node) for b in known[1]):
+                assert isinstance(name, ast.Name)
+                yield name
 
 
 def _accumulator(
