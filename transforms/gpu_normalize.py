@@ -211,6 +211,8 @@ class _Scaling:
                 code = f"{function}({copy.copying})" if function else f"{copy.copying}{operations}"
                 below = self._below(copy, function) if function else None
                 edits.append(below or self._replaced(copy, code))
+                if below is not None and copy.dtype is not None:
+                    edits.append(self._replaced(copy, copy.copying))
                 continue
             name = copy.under.name
             code = f"{function}({name})" if function else f"{name}{operations}"

@@ -7,6 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from torchopt_cli.optimizer.pipeline.rewrite import RewriteResult
+
 Check = Callable[..., None]
 
 IMPORTS = """\
@@ -577,6 +579,20 @@ def test_dtype_of_the_copy(check_transformed: Check) -> None:
         script("transform = transforms.ToTensor()\n", loop=loop),
         script("transform = transforms.PILToTensor()\n", loop=after),
     )
+
+
+@pytest.mark.parametrize("targets", ["images, labels", "images"])
+def test_dtype_of_a_copy_that_is_normalized_below(
+    rewrite: Callable[..., RewriteResult], targets: str
+) -> None:
+    moved = "{}.to(device, dtype=torch.{}, non_blocking=True, memory_format=torch.channels_last)"
+    copies = [moved.format("images", "float32"), "labels.to(device, dtype=torch.int64)"]
+    copies = copies[: targets.count(",") + 1]
+    copied = f"{targets} = {', '.join(copies)}"
+    loop = SHORT.replace("images = images.to(device)", copied)
+    (file,) = rewrite(script(loop=loop), ["gpu-normalize"]).files
+    copied = copied.replace(" dtype=torch.float32,", "")
+    assert f"    {copied}\n    images = normalize(images)\n" in file.text
 
 
 def test_mnist_flattened_before_the_copy(check_transformed: Check) -> None:
