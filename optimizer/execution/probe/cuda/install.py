@@ -21,6 +21,7 @@ from .legacy_types import patch_legacy_types
 from .management import patch_management
 from .mode import CudaMode
 from .parallel import patch_parallel
+from .recurrent import patch_recurrent
 from .state import Devices
 from .storages import patch_storages
 from .tensors import patch_tensors
@@ -37,6 +38,7 @@ def emulate_cuda(patches: Patches, count: int) -> Devices:
     patch_legacy_types(patches)
     patch_autocast(patches, Autocast())
     patch_parallel(patches, devices)
+    patch_recurrent(patches)
     patches.wrap(torch, "ctc_loss", _with_lengths_beside)
     patches.wrap(torch, "compile", _without_a_compiler)
     patches.wrap(torch.autograd.profiler.profile, "__init__", _of_the_host)

@@ -229,6 +229,30 @@ def test_lengths_of_packed_sequences_belong_on_the_host() -> None:
         nn.utils.rnn.pack_padded_sequence(torch.ones(3, 1, 2).cuda(), torch.tensor([3]).cuda())
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_gradients_of_recurrent_layers_in_eval_mode_raise(
+    layer: type[nn.RNNBase], packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def output(place: str) -> Tensor:
+        x = torch.randn(4, 2, 3, device=place)
+        given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2])) if packed else x
+        result, state = recurrent.to(place)(given)
+        hidden = state[0] if isinstance(state, tuple) else state
+        return (result.data if packed else result).sum() + hidden.sum()
+
+    recurrent = layer(3, 2)
+    output("cuda").backward()
+    recurrent.eval()
+    output("cpu").backward()
+    with torch.no_grad():
+        assert not output("cuda").requires_grad
+    with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training"):
+        output("cuda").backward()
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    output("cuda").backward()
+
+
 def test_tensors_are_not_handed_to_other_processes() -> None:
     with pytest.raises(RuntimeError, match="not emulated"):
         ForkingPickler.dumps(torch.ones(2).cuda())
