@@ -1,6 +1,6 @@
-"""What cuDNN refuses of a recurrent layer: a backward pass through one that was called in eval mode.
+"""What cuDNN refuses of a recurrent layer: a backward pass through one that was called in eval mode, and states that are not contiguous.
 
-It keeps what the gradients need in training mode alone, and raises in the backward pass (ATen/native/cudnn/RNN.cpp,
+What the gradients need is kept in training mode alone, and the backward pass raises otherwise (ATen/native/cudnn/RNN.cpp,
 https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cudnn/RNN.cpp). bfloat16 is computed without cuDNN
 (``cudnn_is_acceptable`` in ATen/native/CudnnUtils), as is everything where the script has switched it off.
 """
@@ -25,16 +25,19 @@ _REFUSAL = "cudnn RNN backward can only be called in training mode"
 
 
 def patch_recurrent(patches: Patches) -> None:
-    """Have recurrent layers on a device refuse the backward passes that cuDNN refuses."""
+    """Have recurrent layers on a device refuse the what cuDNN refuses."""
     for name in _LAYERS:
-        patches.wrap(torch._VF, name, _without_gradients_in_eval_mode)
+        patches.wrap(torch._VF, name, _strict)
 
 
-def _without_gradients_in_eval_mode(original: Callable[..., Any]) -> Callable[..., Any]:
+def _strict(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def layer(data, *args, **kwargs):
+        if not _is_cudnn(data):
+            return original(data, *args, **kwargs)
+        _check_states(args)
         results = original(data, *args, **kwargs)
-        if _trains(args, kwargs) or not _is_cudnn(data):
+        if _trains(args, kwargs):
             return results
         for result in _tensors(results):
             if result.requires_grad:
@@ -44,11 +47,24 @@ def _without_gradients_in_eval_mode(original: Callable[..., Any]) -> Callable[..
     return layer
 
 
+def _weights(args: tuple[Any, ...]) -> int | None:
+    """The position of the list of weights, behind the states; whether the input is packed or not."""
+    return max((index for index, value in enumerate(args) if isinstance(value, list)), default=None)
+
+
 def _trains(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """The argument ``train``: the fourth behind the list of weights, whether the input is packed or not."""
-    given = [index for index, value in enumerate(args) if isinstance(value, list)]
-    position = given[-1] + 4 if given else len(args)
+    """The argument ``train``, the fourth behind the weights."""
+    weights = _weights(args)
+    position = weights + 4 if weights is not None else len(args)
     return bool(kwargs.get("train", args[position] if position < len(args) else True))
+
+
+def _check_states(args: tuple[Any, ...]) -> None:
+    weights = _weights(args)
+    if weights:
+        for name, state in zip(("hx", "cx"), _tensors(args[weights - 1]), strict=False):
+            if not state.is_contiguous():
+                raise RuntimeError(f"rnn: {name} is not contiguous")
 
 
 def _is_cudnn(data: torch.Tensor) -> bool:

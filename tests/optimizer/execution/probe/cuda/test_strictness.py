@@ -253,6 +253,20 @@ def test_gradients_of_recurrent_layers_in_eval_mode_raise(
     output("cuda").backward()
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_states_of_recurrent_layers_are_contiguous(layer: type[nn.RNNBase]) -> None:
+    def run(place: str, state: Tensor) -> None:
+        states = (torch.zeros_like(state).contiguous(), state) if layer is nn.LSTM else state
+        recurrent.to(place)(torch.randn(5, 4, 3, device=place), states)
+
+    recurrent = layer(3, 2, num_layers=2)
+    turned = torch.zeros(4, 2, 2).transpose(0, 1)
+    run("cpu", turned)
+    run("cuda", turned.contiguous().cuda())
+    with pytest.raises(RuntimeError, match=r"rnn: [hc]x is not contiguous"):
+        run("cuda", turned.cuda())
+
+
 def test_tensors_are_not_handed_to_other_processes() -> None:
     with pytest.raises(RuntimeError, match="not emulated"):
         ForkingPickler.dumps(torch.ones(2).cuda())
