@@ -135,6 +135,9 @@ def test_a_sequential(check_transformed: Check) -> None:
         {"inside": "x = F.normalize(x, dim=1)"},
         {"inside": "x = x + torch.randn(1, 8, 6, 6, device=x.device)"},
         {"inside": "s = torch.squeeze(x)"},
+        {
+            "inside": "s = [x]\n        s.append(self.act(x))\n        s.reverse()\n        s.clear()"
+        },
         {"inside": "x = x * torch.bernoulli(torch.tensor(0.9).float())"},
         {"inside": "self.loss = F.mse_loss(x, x.detach())"},
         {"inside": "with torch.no_grad():\n            x.mean()"},

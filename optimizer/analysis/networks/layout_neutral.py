@@ -50,7 +50,7 @@ _METHODS = (
     _FUNCTIONS - {"stack", "pad", "cat", "concat", "interpolate", "conv2d", "linear"}
 ) | frozenset(
     "size dim contiguous detach float half bfloat16 double long int bool item expand_as repeat append pop extend items keys values get "
-    "insert type_as".split()
+    "insert reverse clear type_as".split()
 )
 DRAW_LIKE = frozenset("randn_like rand_like randint_like bernoulli".split())
 """Draw a tensor of the layout of another, in the order of its memory."""
