@@ -195,9 +195,8 @@ def _speed_table(measurement: Measurement, console: Console) -> None:
     console.print(table)
     _line(console, f"Speed-up: {_speed_words(measurement).removeprefix('speed: ')}")
     if measurement.original.interlude_seconds is None:
-        _line(
-            console, "It is that of the steps: no two evaluations or starts of an epoch were timed."
-        )
+        told = "no two evaluations or starts of an epoch were timed beside steps without one"
+        _line(console, f"It is that of the steps: {told}.")
     _line(console, _break_even_words(measurement))
     unsettled = _unsettled_words(measurement)
     if unsettled is not None:

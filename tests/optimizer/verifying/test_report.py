@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -95,6 +96,19 @@ def test_a_change_of_speed_of_1x_is_never_called_faster(report: VerificationRepo
     text = text_of(replace(report, measurement=compare_speeds([run] * 3, [run] * 3)))
     assert "too noisy to tell" in text.splitlines()[0]
     assert "faster" not in text
+
+
+@pytest.mark.parametrize(
+    ("interludes", "of_the_steps"),
+    [((), True), (range(7, 8), True), (range(20), True), (range(3, 20, 4), False)],
+)
+def test_a_speed_of_steps_alone_is_told(
+    report: VerificationReport, interludes: Sequence[int], of_the_steps: bool
+) -> None:
+    timing = Timing(9.0, 2.0, 0.5, (0.2,) * 20, (0.0,) * 20, interludes=tuple(interludes))
+    measured = compare_speeds([TimedRun(timing)] * 3, [TimedRun(timing)] * 3)
+    text = " ".join(text_of(replace(report, measurement=measured)).split())
+    assert ("were timed beside steps without one" in text) == of_the_steps
 
 
 def test_a_run_on_the_cpu_is_called_one(report: VerificationReport) -> None:
