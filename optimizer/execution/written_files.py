@@ -44,7 +44,8 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     """The files below the working directory and the script's folder that the run made or changed.
 
     The content of those of arrays or text, whatever they are called, and of databases of SQLite as text, is copied below ``folder``, as far as there is room.
-    Members of archives are told as files in a folder of the archive's name.
+    Members of archives are told as files in a folder of the archive's name. A copy of a source file that another text stands in
+    for, as scripts keep one beside their results, is told as a copy of the file that is there.
     """
     mirror = Mirror(str(overlay.scratch))
     copied = mirror.copied()
@@ -55,7 +56,7 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     )
     if len(places) > _MOST_FILES:
         return ()
-    keep = _Keeper(folder)
+    keep = _Keeper(folder, _sources(overlay))
     found: list[WrittenFile] = []
     for place in sorted(places):
         path = os.path.relpath(place, overlay.cwd)
@@ -67,11 +68,20 @@ def written_files(overlay: Overlay, folder: Path) -> tuple[WrittenFile, ...]:
     return tuple(found)
 
 
+def _sources(overlay: Overlay) -> dict[bytes, bytes]:
+    """By the texts that stand in for source files in this run: what is in these files."""
+    return {
+        content: Path(path).read_bytes()
+        for path, content in overlay.given.items()
+        if path.endswith(".py") and content.strip() and os.path.isfile(path)
+    }
+
+
 class _Keeper:
     """Copies what can be compared below ``folder``; of the rest, as far as there is room as well, it tells the bytes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, sources: Mapping[bytes, bytes]) -> None:
+        self._folder, self._sources = folder, sources
         self._number = 0
         self._left = _KEPT_BYTES
         self._to_digest = _DIGESTED_BYTES
@@ -91,6 +101,9 @@ class _Keeper:
         self, shown: str, size: int, content: bytes, place: Path | None = None, depth: int = 0
     ) -> Iterator[WrittenFile]:
         """What is ``shown`` as this file, with this ``content``: one at a ``place``, or in so many archives in each other."""
+        if content in self._sources:
+            content = self._sources[content]
+            size = len(content)
         suffix = Path(shown).suffix.lower()
         if suffix in ARRAYS or is_text(content) or (suffix in _TEXT and not is_binary(content)):
             yield WrittenFile(shown, size, self._kept(suffix, content))

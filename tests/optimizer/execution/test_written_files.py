@@ -53,6 +53,32 @@ def test_what_stands_in_for_a_file_is_not_written_by_the_script(
 
 
 @pytest.mark.parametrize(
+    ("kept", "same"),
+    [
+        ("shutil.copy(__file__, 'kept.py.backup')", True),
+        ("shutil.make_archive('kept', 'tar', '.', 'train.py')", True),
+        ("open('kept.txt', 'w').write(open(__file__).read() + '#')", False),
+    ],
+)
+def test_a_copy_of_the_script_is_that_of_the_original(
+    project: Callable[[Mapping[str, str]], Path],
+    observe: Callable[..., Observations],
+    kept: str,
+    same: bool,
+) -> None:
+    source = SCRIPT.format(f"import shutil; {kept}")
+    folder = project({"train.py": source, "settings.yaml": "rate: 2\n"})
+    rewritten = source.replace("zero_grad()", "zero_grad(set_to_none=True)")
+    texts: list[list[str]] = []
+    for overrides in ({}, {folder / "train.py": rewritten}):
+        seen = observe(folder, overrides=overrides)
+        assert seen.traceback is None
+        assert seen.files
+        texts.append([(seen.folder / str(f.kept_as)).read_text() for f in seen.files])
+    assert (texts[0] == texts[1]) is same
+
+
+@pytest.mark.parametrize(
     ("opens", "files"), [("", []), ("open('log.txt', 'a').write('x')", ["log.txt"])]
 )
 def test_what_another_program_writes_meanwhile_is_not_written_by_the_script(
