@@ -25,7 +25,7 @@ _REFUSAL = "cudnn RNN backward can only be called in training mode"
 
 
 def patch_recurrent(patches: Patches) -> None:
-    """Have recurrent layers on a device refuse the what cuDNN refuses."""
+    """Have recurrent layers on a device refuse what cuDNN refuses."""
     for name in _LAYERS:
         patches.wrap(torch._VF, name, _strict)
 
