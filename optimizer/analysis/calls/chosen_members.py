@@ -81,14 +81,14 @@ def chosen_members(
     resolver: Resolver, owner: Module, key: ast.expr, module: Module
 ) -> frozenset[Value]:
     """What may be called that ``key`` (of ``module``) names in the module ``owner``."""
-    if _is_written_to(resolver.project, owner):
-        return frozenset([Unknown(f"members of {owner.name}")])
     names = set(_names(resolver.project, owner, set()))
     return _members(resolver, owner, _allowed(resolver, key, module, names))
 
 
 def _members(resolver: Resolver, owner: Module, allowed: Iterable[str]) -> frozenset[Value]:
     """The functions, classes and networks of torchvision that ``owner`` has by one of the names ``allowed``."""
+    if _is_written_to(resolver.project, owner):
+        return frozenset([Unknown(f"members of {owner.name}")])
     members = union(resolver.module_attribute(owner, name) for name in sorted(allowed))
     found = frozenset(
         member
@@ -193,6 +193,24 @@ def _exported(module: Module) -> list[str] | None:
             return None
 
 
+def told_names(resolver: Resolver, key: ast.expr, module: Module) -> set[str] | None:
+    """The names that ``key`` may be, where they are written out: in it, or as the ``choices`` of an option; None elsewhere."""
+    told: set[str] = set()
+    for value in resolver.values(key, module):
+        match value:
+            case Literal(str(name)):
+                told.add(name)
+            case Option(_, call, declared) if choices := call_argument(call, "choices"):
+                for display in resolver.values(choices, declared):
+                    texts = _texts(display)
+                    if texts is None:
+                        return None
+                    told |= texts
+            case _:
+                return None
+    return told or None
+
+
 def _allowed(resolver: Resolver, key: ast.expr, module: Module, names: set[str]) -> set[str]:
     """Those of ``names`` that ``key`` may be."""
     allowed: set[str] = set()
@@ -215,8 +233,8 @@ def _choices(resolver: Resolver, choices: ast.expr, module: Module, names: set[s
                 ast.Call(args=[inner]), made_in, External("builtins.sorted" | "builtins.list")
             ):
                 allowed |= _choices(resolver, inner, made_in, names)
-            case Display(ast.List(elts) | ast.Tuple(elts)) if all(map(_is_text, elts)):
-                allowed |= {str(ast.literal_eval(element)) for element in elts} & names
+            case Display() if texts := _texts(value):
+                allowed |= texts & names
             case Display(
                 ast.ListComp(ast.Name(elt), [generator])
                 | ast.GeneratorExp(ast.Name(elt), [generator])
@@ -246,6 +264,15 @@ def _holds(condition: ast.expr, name: str) -> bool | None:
             return name.startswith(start)
         case ast.Call(ast.Attribute(ast.Name(), "endswith"), [ast.Constant(str(end))]):
             return name.endswith(end)
+        case _:
+            return None
+
+
+def _texts(value: Value) -> set[str] | None:
+    """The texts that a list, tuple or set of nothing else is written with."""
+    match value:
+        case Display(ast.List(elts) | ast.Tuple(elts) | ast.Set(elts)) if all(map(_is_text, elts)):
+            return {str(ast.literal_eval(element)) for element in elts}
         case _:
             return None
 

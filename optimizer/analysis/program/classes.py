@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..calls.signatures import first_parameter
 from ..values.containers import select
 from ..values.unpacking import unpacked_names
 from ..values.values import Class, Function, Value, union
+from .parameters import positional_parameters
 from .scopes import Path
 from .syntax import FunctionNode, Module, is_decorated, is_docstring
 from .trees import walk
@@ -123,18 +123,25 @@ def find_decorated(resolver: Resolver) -> dict[ast.AST, list[Value]]:
             decorated = Class(node, module) if is_class else Function(node, module)
             for decorator in node.decorator_list:
                 for value in resolver.values(decorator, module):
-                    if isinstance(value, Function) and _gives_back(value.node):
+                    if isinstance(value, Function) and _gives_back(value):
                         found.setdefault(value.node, []).append(decorated)
     return found
 
 
-def _gives_back(function: FunctionNode | ast.Lambda) -> bool:
-    """Whether ``function`` returns its first argument, and nothing else."""
+def _gives_back(decorator: Function) -> bool:
+    """Whether ``decorator`` returns what it decorates, and nothing else."""
+    function = decorator.node
     if isinstance(function, ast.Lambda):
         return False
-    name = first_parameter(function)
+    name = decorated_parameter(function, decorator.bound)
     returned = [node.value for node in walk(function) if isinstance(node, ast.Return)]
     return bool(returned) and all(isinstance(v, ast.Name) and v.id == name for v in returned)
+
+
+def decorated_parameter(function: FunctionNode, bound: bool) -> str | None:
+    """The parameter in which ``function`` gets what it decorates: the first, of a method of an object that behind ``self``."""
+    parameters = positional_parameters(function)[1 if bound else 0 :]
+    return parameters[0].arg if parameters else None
 
 
 def defines_methods_only(resolver: Resolver, classes: Iterable[Class], name: str) -> bool:

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..calls.chosen_members import chosen_members, is_callable
+from ..calls.chosen_members import chosen_members, is_callable, told_names
 from ..calls.handed_classes import handed_call
 from ..calls.signatures import Passed, argument_for
 from ..calls.unpacked_keywords import unpacked_keyword
 from ..program.classes import class_attribute, self_attribute, super_attribute, unbound
 from ..program.syntax import FunctionNode, Module
 from ..program.trees import child_nodes
-from .containers import select
+from .containers import got_from_dict, select
 from .options import namespace_values
 from .values import (
     SLICE,
@@ -145,11 +145,8 @@ def _looked_up(resolver: Resolver, owner: Value, node: ast.Call, module: Module)
         case FirstPartyModule(chosen_from) if is_callable(node, chosen_from, module):
             return chosen_members(resolver, chosen_from, node.args[1], module)
         case External(name) if name in _CHOSEN_FROM:
-            try:
-                member = resolver.literal(node.args[1], module)
-            except LookupError:
-                member = _ANY
-            return _attribute_of(resolver, owner, str(member))
+            members = told_names(resolver, node.args[1], module) or {_ANY}
+            return union(_attribute_of(resolver, owner, member) for member in sorted(members))
         case _:
             return frozenset([Made(node, module, External("builtins.getattr"))])
 
@@ -181,6 +178,8 @@ def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -
             return union(values) if values else frozenset([Unknown("returns nothing")])
         case Function(ast.Lambda() as function, owner):
             return resolver.values(function.body, owner)
+        case Attribute(of, "get") if got := got_from_dict(resolver, of, node, module):
+            return got
         case Attribute(of, name) if isinstance(of, Made) and isinstance(of.maker, External):
             return frozenset([Made(node, module, External(f"{of.maker.name}.{name}"))])
         case Attribute(of, name) if isinstance(of, (Made, Instance)):

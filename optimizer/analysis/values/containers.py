@@ -7,7 +7,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .unpacking import element_at
-from .values import SLICE, Display, Element, External, Made, Unknown, Value, union
+from .values import (
+    SLICE,
+    Class,
+    Display,
+    Element,
+    External,
+    Function,
+    Made,
+    Unknown,
+    Value,
+    union,
+)
 
 if TYPE_CHECKING:
     from ..program.syntax import Module
@@ -30,6 +41,7 @@ _SAME_ELEMENTS = frozenset(
     }
 )
 """What gives elements of its first argument, in an order of its own."""
+_DICTS = frozenset({"builtins.dict", "collections.OrderedDict"})
 _LAYERS_OF = frozenset(f"torch.nn.{kind}.children" for kind in ("Sequential", "ModuleList"))
 _NAMED_LAYERS_OF = frozenset(
     f"torch.nn.{kind}.named_children" for kind in ("Sequential", "ModuleList")
@@ -62,7 +74,7 @@ def _opaque(value: Value, path: tuple[_Part, ...]) -> frozenset[Value]:
 
 def _part(resolver: Resolver, value: Value, part: _Part) -> frozenset[Value] | None:
     if isinstance(value, Made):
-        return _keyword_of_dict_call(resolver, value, part)
+        return _part_of_dict_call(resolver, value, part)
     if not isinstance(value, Display):
         return None
     node = value.node
@@ -94,9 +106,7 @@ def _dict_part(
             return resolver.values(item, value.module)
     if part == "each" and node.values:
         return union(resolver.values(v, value.module) for v in node.values)
-    if not node.keys:
-        return union(resolver.values(*put) for put in _put_in(resolver, value, part)) or None
-    return None
+    return _put_in(resolver, value, part) if not node.keys else None
 
 
 def uses_by_name(made: Display) -> list[ast.Name]:
@@ -114,41 +124,51 @@ def uses_by_name(made: Display) -> list[ast.Name]:
 
 
 def _uses(resolver: Resolver, made: Display) -> Iterator[tuple[ast.expr, Module]]:
-    """The uses of the variable, or attribute of ``self``, that the dict ``made`` is assigned to.
+    """The uses of the variable that the dict ``made`` is assigned to, or of the attribute of ``self`` or of a class.
 
     An attribute of that name is taken to be the same, whosever it is.
     """
-    match made.module.parents[made.node]:
+    statement = made.module.parents[made.node]
+    in_class = isinstance(made.module.parents[statement], ast.ClassDef)
+    match statement:
         case (
             ast.Assign(targets=[ast.Attribute(ast.Name("self"), name)])
             | ast.AnnAssign(target=ast.Attribute(ast.Name("self"), name))
         ):
-            for module in resolver.project.modules:
-                for attribute in module.attributes_of(name):
-                    yield attribute, module
+            pass
+        case ast.Assign(targets=[ast.Name(name)]) | ast.AnnAssign(target=ast.Name(name)) if (
+            in_class
+        ):
+            pass
         case _:
             for use in uses_by_name(made):
                 yield use, made.module
+            return
+    for module in resolver.project.modules:
+        for attribute in module.attributes_of(name):
+            yield attribute, module
 
 
-def _put_in(resolver: Resolver, made: Display, part: _Part) -> list[tuple[ast.expr, Module]]:
+def _put_in(resolver: Resolver, made: Display, part: _Part) -> frozenset[Value] | None:
     """What is put into the empty dict ``made`` under the key ``part``, or under keys that are computed.
 
-    Nothing where it is filled in another way, too, or may be by modules that are imported by a name that is computed.
+    None where it is filled in another way, too, or may be by modules that are imported by a name that is computed.
     """
     found: list[tuple[ast.expr, Module]] = []
     for use, module in _uses(resolver, made):
         user = module.parents[use]
         stored = module.parents[user]
         if isinstance(user, ast.Attribute) and user.attr in {"update", "setdefault"}:
-            return []
+            return None
         if not isinstance(user, ast.Subscript) or not isinstance(user.ctx, ast.Store):
             continue
         if not isinstance(stored, ast.Assign):
-            return []
+            return None
         if part == "each" or not isinstance(user.slice, ast.Constant) or user.slice.value == part:
             found.append((stored.value, module))
-    return [] if any(map(_imports_by_name, resolver.project.modules)) else found
+    if any(_imports_by_name(resolver, module) for module in resolver.project.modules):
+        return None
+    return union(resolver.values(*put) for put in found) or None
 
 
 def _members(resolver: Resolver, made: Display) -> frozenset[Value]:
@@ -177,17 +197,44 @@ def added_to_list(resolver: Resolver, made: Display) -> Iterator[tuple[str, ast.
                 pass
 
 
-def _imports_by_name(module: Module) -> bool:
-    return any(module.calls_named(name) for name in ("import_module", "__import__"))
+def _imports_by_name(resolver: Resolver, module: Module) -> bool:
+    """Whether ``module`` imports others by names that tell nothing of which they are."""
+    followed = resolver.project.computed_imports
+    calls = (*module.calls_named("import_module"), *module.calls_named("__import__"))
+    return any(not followed.get(call) for call in calls)
 
 
-def _keyword_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:
-    if not (isinstance(value.maker, External) and value.maker.name == "builtins.dict"):
+def _part_of_dict_call(resolver: Resolver, value: Made, part: _Part) -> frozenset[Value] | None:
+    if not (isinstance(value.maker, External) and value.maker.name in _DICTS):
         return None
-    for keyword in value.call.keywords:
+    keywords = value.call.keywords
+    if not (keywords or value.call.args):
+        return _put_in(resolver, Display(value.call, value.module), part)
+    if part == "each" and not value.call.args and all(k.arg is not None for k in keywords):
+        return union(resolver.values(k.value, value.module) for k in keywords) or None
+    for keyword in keywords:
         if keyword.arg == part:
             return resolver.values(keyword.value, value.module)
     return None
+
+
+def got_from_dict(
+    resolver: Resolver, of: Value, call: ast.Call, module: Module
+) -> frozenset[Value] | None:
+    """The functions and classes one of which ``kinds.get(name)`` gives, of the dict ``of``; None of other dicts.
+
+    Their other entries are settings, which may be changed in between.
+    """
+    if not call.args or not isinstance(of, Display | Made):
+        return None
+    try:
+        key = resolver.literal(call.args[0], module)
+    except LookupError:
+        key = "each"
+    found = _part(resolver, of, key) if isinstance(key, str | int) else None
+    if not found or not all(isinstance(value, Class | Function) for value in found):
+        return None
+    return found | union(resolver.values(default, module) for default in call.args[1:2])
 
 
 def parts_of_elements(

@@ -9,6 +9,7 @@ from ..calls.chosen_members import gone_through
 from ..calls.signatures import argument_for, default_of, first_parameter
 from ..calls.unpacked_keywords import handed_on
 from ..distributed.spawned import spawned_argument
+from ..program.classes import decorated_parameter
 from ..program.reaching import reaching_bindings, replaced_if_none
 from ..program.scopes import (
     Assigned,
@@ -155,8 +156,8 @@ def _parameter_values(
     if kind != "plain":
         return frozenset([Unknown(f"{kind}{name}")])
     sites = resolver.call_sites(function)
-    is_first = not is_method and first_parameter(function) == name
-    values = set[Value](resolver.decorated(function) if is_first else ())
+    is_decorated_by_it = decorated_parameter(function, is_method) == name
+    values = set[Value](resolver.decorated(function) if is_decorated_by_it else ())
     for site in sites:
         argument = argument_for(function, name, site.call, site.bound)
         if argument is None:

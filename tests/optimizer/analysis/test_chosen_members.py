@@ -171,3 +171,21 @@ def test_what_is_handed_on_uncalled(ask: Ask, losses: str, expected: set[object]
     """A file of functions alone has nothing else that could be asked for by its name."""
     code = "import losses, sys\nASK(getattr(losses, sys.argv[1]))\n"
     assert ask({"train.py": code, "losses.py": losses}) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (", choices=['SGD', 'Adam']", {"torch.optim.SGD", "torch.optim.Adam"}),
+        (", choices={'SGD'}", {"torch.optim.SGD"}),
+        (", choices=NAMES", {"torch.optim.SGD"}),
+        (", choices=known()", {"torch.optim.<any>"}),
+        (", default='SGD'", {"torch.optim.<any>"}),
+    ],
+)
+def test_members_of_a_library_that_an_option_allows(
+    ask: Ask, option: str, expected: set[object]
+) -> None:
+    code = PARSER.format(option).replace("    parser =", "    NAMES = ('SGD',)\n    parser =")
+    files = {"train.py": f"{code}    from torch import optim\n    ASK(getattr(optim, args.arch))\n"}
+    assert ask({**files, **MODELS}) == expected

@@ -209,6 +209,80 @@ def test_what_a_registry_of_the_projects_own_keeps(ask: Ask) -> None:
     assert ask(KEPT.format(fill="")) == {"Small()", "Large()"}
 
 
+REGISTRIES = {
+    "a dict that is made by a call": ("self._kinds = {}", "self._kinds = dict()"),
+    "an ordered dict": ("self._kinds = {}", "import collections\n            self._kinds = collections.OrderedDict()"),
+    "get": ("self._kinds[name](", "self._kinds.get(name)("),
+    "get or None": (
+        "return self._kinds[name](",
+        "make = self._kinds.get(name, None)\n            if make is None:\n                raise KeyError(name)\n            return make(",
+    ),
+    "of the class": (
+        "        def __init__(self):\n            self._kinds = {}",
+        "        _kinds = {}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), REGISTRIES.values(), ids=REGISTRIES)
+def test_registries_in_other_forms(ask: Ask, old: str, new: str) -> None:
+    code = KEPT.format(fill="")
+    assert old in code
+    assert ask(code.replace(old, new)) == {"Small()", "Large()"}
+
+
+DECORATES = """
+    class Registry:
+        kinds = {}
+        def _keep(self, kind):
+            self.kinds[kind.__name__] = kind
+        def register(self, kind):
+            self._keep(kind)
+            return kind
+    MODELS = Registry()
+    @MODELS.register
+    class Small:
+        pass
+    @MODELS.register
+    class Large:
+        pass
+    ASK(MODELS.kinds[input()])
+"""
+
+
+def test_a_method_that_decorates(ask: Ask) -> None:
+    assert ask(DECORATES) == {"<Small>", "<Large>"}
+
+
+def test_a_registry_that_a_folder_of_modules_fills(ask: Ask) -> None:
+    files = {
+        "train.py": "import importlib\nfrom kinds import KINDS\nfor name in names():\n"
+        "    importlib.import_module('nets.' + name)\nASK(KINDS[input()])\n",
+        "kinds.py": "KINDS = {}\ndef register(kind):\n    KINDS[kind.__name__] = kind\n    return kind\n",
+        "nets/small.py": "from kinds import register\n@register\nclass Small:\n    pass\n",
+        "nets/large.py": "from kinds import register\n@register\nclass Large:\n    pass\n",
+    }
+    assert ask(files) == {"<Small>", "<Large>"}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("{'s': Small, 'l': Large}.get(input())()", {"Small()", "Large()"}),
+        ("{'s': Small, 'l': Large}.get('l')()", {"Large()"}),
+        ("{'s': Small}.get(input(), Large)()", {"Small()", "Large()"}),
+        ("dict(s=Small, l=Large)[input()]()", {"Small()", "Large()"}),
+        ("dict(s=Small, l=Large).get('s')()", {"Small()"}),
+        ("dict(others(), l=Large)[input()]()", {"Display"}),
+        ("{'s': 3, 'l': 4}.get('s')", {"Display"}),
+    ],
+)
+def test_classes_that_are_got_from_a_table(ask: Ask, table: str, expected: set[object]) -> None:
+    """Numbers are settings, which may have changed since."""
+    classes = "class Small:\n    pass\nclass Large:\n    pass\n"
+    assert ask(f"{classes}ASK({table})\n") == expected
+
+
 @pytest.mark.parametrize(
     "fill",
     [
