@@ -151,6 +151,14 @@ def _looked_up(resolver: Resolver, owner: Value, node: ast.Call, module: Module)
             return frozenset([Made(node, module, External("builtins.getattr"))])
 
 
+def _named_in_file(resolver: Resolver, keys: list[ast.expr], module: Module) -> Values:
+    """The functions and classes of the file ``module`` that the one of ``keys`` may name; nothing where names or others may be."""
+    names = told_names(resolver, keys[0], module) if len(keys) == 1 else None
+    found = [resolver.module_attribute(module, name) for name in sorted(names or ())]
+    known = all(of_one and all(isinstance(v, Class | Function) for v in of_one) for of_one in found)
+    return union(found) if known else _NONE
+
+
 def _chosen_from(
     resolver: Resolver, owners: Values, key: ast.expr, chosen: ast.expr, module: Module
 ) -> Values:
@@ -167,6 +175,8 @@ def _result(resolver: Resolver, callee: Value, node: ast.Call, module: Module) -
     match callee:
         case External("builtins.getattr"):
             return _named_attribute(resolver, node, module)
+        case External("builtins.eval") if named := _named_in_file(resolver, node.args, module):
+            return named
         case External("importlib.import_module") if resolver.project.computed_imports.get(node):
             names = resolver.project.computed_imports[node]
             found = (resolver.project.by_name.get(name) for name in names)
@@ -237,6 +247,13 @@ def subscript_values(resolver: Resolver, node: ast.Subscript, module: Module) ->
         owners = resolver.values(node.value.value, module)
         if chosen := _chosen_from(resolver, owners, node.slice, node, module):
             return chosen
+    match node.value:
+        case ast.Call(ast.Name("globals"), []) if named := _named_in_file(
+            resolver, [node.slice], module
+        ):
+            return named
+        case _:
+            pass
     if isinstance(key, str) and (given := unpacked_keyword(resolver, node.value, key, module)):
         return given
     base = resolver.values(node.value, module)

@@ -189,3 +189,16 @@ def test_members_of_a_library_that_an_option_allows(
     code = PARSER.format(option).replace("    parser =", "    NAMES = ('SGD',)\n    parser =")
     files = {"train.py": f"{code}    from torch import optim\n    ASK(getattr(optim, args.arch))\n"}
     assert ask({**files, **MODELS}) == expected
+
+
+@pytest.mark.parametrize("asked", ["globals()[args.arch]()", "eval(args.arch)()"])
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [(", choices=['Net', 'make']", {"Net()", 3}), (", choices=['Net', 'x + 1']", None), ("", None)],
+)
+def test_definitions_of_the_file_by_their_names(
+    ask: Ask, asked: str, option: str, expected: set[object] | None
+) -> None:
+    defined = "    class Net:\n        pass\n    def make():\n        return 3\n"
+    found = ask({"train.py": f"{PARSER.format(option)}{defined}    ASK({asked})\n", **MODELS})
+    assert found == expected if expected is not None else found.isdisjoint({"Net()", 3})
