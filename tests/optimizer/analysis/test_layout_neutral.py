@@ -77,7 +77,9 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "transpose": lambda f, x: f(x, 1, 3),
     "where": lambda f, x: f(x > 1, x, x * 2),
 }
-OF_CONTAINERS = frozenset("append pop extend items keys values get insert size".split())
+OF_CONTAINERS = frozenset(
+    "append pop extend items keys values get insert reverse clear size".split()
+)
 DRAW = frozenset({"dropout", "dropout2d"})
 """Let through behind what is flat only; in two dimensions whole channels are dropped."""
 
