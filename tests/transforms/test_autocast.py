@@ -1959,6 +1959,10 @@ REFUSED = {
         dict(setup=SETUP.replace("nn.CrossEntropyLoss()", "getattr(nn, chosen)()")),
         "what `criterion(output, y.cuda())` computes is not known",
     ),
+    "one of a table of all": (
+        dict(setup=SETUP.replace("nn.CrossEntropyLoss()", "nn.__dict__[chosen]()")),
+        "what `criterion(output, y.cuda())` computes is not known",
+    ),
     "gradient penalty": (
         dict(
             step="""

@@ -50,5 +50,7 @@ def _is_unknown(callee: Value) -> bool:
             return True
         case Display(ast.Call()):  # what something unknown made
             return True
+        case External(name) | Made(_, _, External(name)):
+            return name.endswith(".<any>")
         case _:
             return False

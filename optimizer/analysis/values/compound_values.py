@@ -144,9 +144,11 @@ def _looked_up(resolver: Resolver, owner: Value, node: ast.Call, module: Module)
     match owner:
         case FirstPartyModule(chosen_from) if is_callable(node, chosen_from, module):
             return chosen_members(resolver, chosen_from, node.args[1], module)
-        case External(name) if name in _CHOSEN_FROM:
-            members = told_names(resolver, node.args[1], module) or {_ANY}
-            return union(_attribute_of(resolver, owner, member) for member in sorted(members))
+        case External(name) if name in _CHOSEN_FROM or name.startswith("torch."):
+            told = told_names(resolver, node.args[1], module)
+            members = told or ({_ANY} if name in _CHOSEN_FROM else set[str]())
+            found = union(_attribute_of(resolver, owner, member) for member in sorted(members))
+            return found or frozenset([Made(node, module, External("builtins.getattr"))])
         case _:
             return frozenset([Made(node, module, External("builtins.getattr"))])
 

@@ -202,3 +202,19 @@ def test_definitions_of_the_file_by_their_names(
     defined = "    class Net:\n        pass\n    def make():\n        return 3\n"
     found = ask({"train.py": f"{PARSER.format(option)}{defined}    ASK({asked})\n", **MODELS})
     assert found == expected if expected is not None else found.isdisjoint({"Net()", 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("'L1Loss'", {"torch.nn.L1Loss()"}),
+        ("args.arch", {"torch.nn.L1Loss()", "torch.nn.MSELoss()"}),
+        ("input()", {"Display"}),
+    ],
+)
+def test_members_of_torch_by_names_that_are_told(
+    ask: Ask, name: str, expected: set[object]
+) -> None:
+    code = PARSER.format(", choices=('L1Loss', 'MSELoss')")
+    files = {"train.py": f"{code}    from torch import nn\n    ASK(getattr(nn, {name})())\n"}
+    assert ask({**files, **MODELS}) == expected
