@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 from ..program.classes import first_party_bases
@@ -82,7 +82,8 @@ def chosen_members(
 ) -> frozenset[Value]:
     """What may be called that ``key`` (of ``module``) names in the module ``owner``."""
     names = set(_names(resolver.project, owner, set()))
-    return _members(resolver, owner, _allowed(resolver, key, module, names))
+    told = told_names(resolver, key, module, names)
+    return _members(resolver, owner, names if told is None else told & names)
 
 
 def _members(resolver: Resolver, owner: Module, allowed: Iterable[str]) -> frozenset[Value]:
@@ -193,57 +194,50 @@ def _exported(module: Module) -> list[str] | None:
             return None
 
 
-def told_names(resolver: Resolver, key: ast.expr, module: Module) -> set[str] | None:
-    """The names that ``key`` may be, where they are written out: in it, or as the ``choices`` of an option; None elsewhere."""
+def told_names(
+    resolver: Resolver, key: ast.expr, module: Module, names: Set[str] = frozenset()
+) -> set[str] | None:
+    """The names that ``key`` may be, where they are told: in it, or by the ``choices`` of an option; None elsewhere.
+
+    ``names`` are those that there are, where that is known: choices may be picked from them.
+    """
     told: set[str] = set()
     for value in resolver.values(key, module):
         match value:
             case Literal(str(name)):
                 told.add(name)
             case Option(_, call, declared) if choices := call_argument(call, "choices"):
-                for display in resolver.values(choices, declared):
-                    texts = _texts(display)
-                    if texts is None:
-                        return None
-                    told |= texts
+                chosen = _choices(resolver, choices, declared, names)
+                if chosen is None:
+                    return None
+                told |= chosen
             case _:
                 return None
-    return told or None
+    return told
 
 
-def _allowed(resolver: Resolver, key: ast.expr, module: Module, names: set[str]) -> set[str]:
-    """Those of ``names`` that ``key`` may be."""
-    allowed: set[str] = set()
-    for value in resolver.values(key, module):
-        match value:
-            case Literal(str(name)):
-                allowed |= {name} & names
-            case Option(_, call, declared) if choices := call_argument(call, "choices"):
-                allowed |= _choices(resolver, choices, declared, names)
-            case _:
-                return names
-    return allowed
-
-
-def _choices(resolver: Resolver, choices: ast.expr, module: Module, names: set[str]) -> set[str]:
-    allowed: set[str] = set()
+def _choices(
+    resolver: Resolver, choices: ast.expr, module: Module, names: Set[str]
+) -> set[str] | None:
+    told: set[str] = set()
     for value in resolver.values(choices, module):
         match value:
             case Made(
                 ast.Call(args=[inner]), made_in, External("builtins.sorted" | "builtins.list")
             ):
-                allowed |= _choices(resolver, inner, made_in, names)
-            case Display() if texts := _texts(value):
-                allowed |= texts & names
+                found = _choices(resolver, inner, made_in, names)
             case Display(
                 ast.ListComp(ast.Name(elt), [generator])
                 | ast.GeneratorExp(ast.Name(elt), [generator])
-            ) if getattr(generator.target, "id", None) == elt:
+            ) if names and getattr(generator.target, "id", None) == elt:
                 conditions = generator.ifs
-                allowed |= {n for n in names if all(_holds(c, n) is not False for c in conditions)}
+                found = {n for n in names if all(_holds(c, n) is not False for c in conditions)}
             case _:
-                return names
-    return allowed
+                found = _texts(value)
+        if found is None:
+            return None
+        told |= found
+    return told
 
 
 def _holds(condition: ast.expr, name: str) -> bool | None:

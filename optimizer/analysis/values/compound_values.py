@@ -154,7 +154,7 @@ def _looked_up(resolver: Resolver, owner: Value, node: ast.Call, module: Module)
 
 
 def _named_in_file(resolver: Resolver, keys: list[ast.expr], module: Module) -> Values:
-    """The functions and classes of the file ``module`` that the one of ``keys`` may name; nothing where names or others may be."""
+    """The functions and classes of the file ``module`` that its one key may name; nothing where it may be something else."""
     names = told_names(resolver, keys[0], module) if len(keys) == 1 else None
     found = [resolver.module_attribute(module, name) for name in sorted(names or ())]
     known = all(of_one and all(isinstance(v, Class | Function) for v in of_one) for of_one in found)
